@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace lockstep {
+
+/// The place of one participant among all that train together, 0 <= rank < world size.
+enum class rank_id : int {};
+
+/// The number of a device of this process, as its backend counts them from 0.
+enum class device_id : int {};
+
+/// The plain number behind a strong index.
+[[nodiscard]] constexpr int number(rank_id rank) noexcept { return static_cast<int>(rank); }
+[[nodiscard]] constexpr int number(device_id device) noexcept { return static_cast<int>(device); }
+
+/// What every exception of this library derives from.
+class error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A precondition does not hold. Thrown before any work starts: nothing has changed.
+class usage_error : public error {
+ public:
+  using error::error;
+};
+
+/// A file or stream does not hold what it should.
+class file_error : public error {
+ public:
+  /// `expected` says what should have stood at byte `offset` of `file`, and what stood there.
+  file_error(std::string file, std::uint64_t offset, std::string const& expected)
+      : error(file + ", byte " + std::to_string(offset) + ": " + expected), file_(std::move(file)), offset_(offset) {}
+
+  [[nodiscard]] std::string const& file() const noexcept { return file_; }
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+
+ private:
+  std::string file_;
+  std::uint64_t offset_;
+};
+
+/// An allocation for one device failed.
+class out_of_memory : public error {
+ public:
+  out_of_memory(device_id device, std::uint64_t bytes, std::string const& use)
+      : error("device " + std::to_string(number(device)) + ": out of memory allocating " + std::to_string(bytes) + " bytes of " +
+              use),
+        device_(device),
+        bytes_(bytes) {}
+
+  [[nodiscard]] device_id device() const noexcept { return device_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  device_id device_;
+  std::uint64_t bytes_;
+};
+
+/// A rank did not arrive at an operation within its deadline.
+class timeout_error : public error {
+ public:
+  timeout_error(rank_id missing, std::string const& what) : error(what), missing_(missing) {}
+
+  /// The first rank that had not arrived.
+  [[nodiscard]] rank_id missing() const noexcept { return missing_; }
+
+ private:
+  rank_id missing_;
+};
+
+/// This rank was healthy, and stopped because another rank failed; the message carries that rank's reason.
+class aborted_error : public error {
+ public:
+  using error::error;
+};
+
+/// Throws usage_error with `sentence` unless `condition` holds. For sentences that must be built, test first and call `refuse`.
+[[noreturn]] inline void refuse(std::string const& sentence) { throw usage_error("lockstep: " + sentence); }
+inline void expects(bool condition, char const* sentence) {
+  if (!condition) [[unlikely]] {
+    refuse(sentence);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace lockstep {
+
+/// What memory is for, in every memory report.
+enum class memory_use : std::uint8_t { parameters, gradients, optimizer_state, staging, other };
+inline constexpr std::size_t memory_use_count = 5;
+
+[[nodiscard]] constexpr std::string_view name_of(memory_use use) noexcept {
+  constexpr std::string_view names[memory_use_count] = {"parameters", "gradients", "optimizer state", "staging", "other"};
+  return names[static_cast<std::size_t>(use)];
+}
+
+/// Bytes in use on one device, by use, and the most that were in use at once.
+struct memory_usage {
+  std::array<std::size_t, memory_use_count> bytes{};
+  std::size_t peak_bytes = 0;
+
+  [[nodiscard]] constexpr std::size_t operator[](memory_use use) const noexcept { return bytes[static_cast<std::size_t>(use)]; }
+  [[nodiscard]] constexpr std::size_t total() const noexcept {
+    std::size_t sum = 0;
+    for (std::size_t const part : bytes) {
+      sum += part;
+    }
+    return sum;
+  }
+};
+
+/// The books of one device's memory. Thread safety: every call may run beside every other.
+class memory_account {
+ public:
+  void add(memory_use use, std::size_t bytes) noexcept {
+    bytes_[static_cast<std::size_t>(use)].fetch_add(bytes, std::memory_order_relaxed);
+    std::size_t const now = total_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    std::size_t peak = peak_.load(std::memory_order_relaxed);
+    while (peak < now && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+    }
+  }
+  void remove(memory_use use, std::size_t bytes) noexcept {
+    bytes_[static_cast<std::size_t>(use)].fetch_sub(bytes, std::memory_order_relaxed);
+    total_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+  [[nodiscard]] memory_usage usage() const noexcept {
+    memory_usage now;
+    for (std::size_t use = 0; use < memory_use_count; ++use) {
+      now.bytes[use] = bytes_[use].load(std::memory_order_relaxed);
+    }
+    now.peak_bytes = peak_.load(std::memory_order_relaxed);
+    return now;
+  }
+
+ private:
+  std::array<std::atomic<std::size_t>, memory_use_count> bytes_{};
+  std::atomic<std::size_t> total_{0};
+  std::atomic<std::size_t> peak_{0};
+};
+
+}  // namespace lockstep

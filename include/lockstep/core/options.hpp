@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep {
+
+/// How a policy cuts its communication. Affects speed only, never results; given as a template argument:
+/// `peer_all_reduce<automatic, tuning{.bucket_bytes = 64u << 20}>`.
+struct tuning {
+  /// A bucket is closed before it would grow beyond this many gradient bytes. At least 1,024. A gradient larger than that is a
+  /// bucket by itself.
+  std::size_t bucket_bytes = std::size_t{32} << 20;
+  /// Stretches of memory smaller than this are copied into one staging span and travel together; larger ones stay in place.
+  std::size_t stage_below_bytes = std::size_t{64} << 10;
+
+  friend bool operator==(tuning const&, tuning const&) = default;
+};
+
+/// Whether every field of `t` lies in its stated range.
+[[nodiscard]] constexpr bool in_range(tuning const& t) noexcept {
+  return t.bucket_bytes >= 1024 && t.stage_below_bytes <= t.bucket_bytes;
+}
+
+/// What one training step may be told.
+struct step_options {
+  /// Into how many pieces each device cuts its shard; they run one after another and their gradients add up. At least 1.
+  std::size_t micro_batches = 1;
+};
+
+/// What an optimizer's `prepare` is told, once a step and group.
+struct update_info {
+  /// Counts applied updates from 1; skipped steps don't count.
+  std::uint64_t step = 1;
+  /// The optimizer's own `learning_rate`, as the schedule of the applied step leaves it; 1 for optimizers without one.
+  float learning_rate = 1;
+  /// The parameter group being updated.
+  std::uint8_t group = 0;
+};
+
+/// What a model promises of its `train` beyond what the compiler can see, as
+/// `static constexpr lockstep::model_promises promises{.honours_accumulate = true};`.
+struct model_promises {
+  /// When `ctx.accumulate()` is false, `train` overwrites every gradient instead of adding to it, except those it reports
+  /// `unused`. Saves the pass that sets gradients to zero.
+  bool honours_accumulate = false;
+  /// After its first call, `train` neither allocates, frees nor waits for a device.
+  bool capturable = true;
+  /// `train` calls `ctx.unused(i)` for parameters that take no part. A parameter that no rank used stays untouched.
+  bool reports_unused = false;
+};
+
+}  // namespace lockstep
