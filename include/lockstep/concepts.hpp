@@ -24,6 +24,8 @@
 /// atoms, and docs/concepts.md answers each atom at its own anchor.
 namespace lockstep {
 
+// clang-format off: formatters of several versions disagree about requires-expressions
+
 // ---- backend: where work runs -------------------------------------------------------------------------------------------
 
 /// A backend is a type that names its device, streams, events, memory and kernel weights. `host` is one; `cuda` another.
@@ -36,19 +38,20 @@ concept backend = requires {
   typename B::buffer;
   typename B::weight;
   typename B::options;
-} && std::is_trivially_copyable_v<typename B::stream_ref> && std::is_trivially_copyable_v<typename B::weight> &&
-  requires(typename B::device& device, typename B::stream_ref stream, typename B::event& event, void* memory, std::size_t n) {
-    { B::device_count() } -> std::convertible_to<int>;
-    { device.id() } -> std::same_as<device_id>;
-    { device.stream() } -> std::same_as<typename B::stream_ref>;
-    { device.allocate(n, memory_use::other) } -> std::same_as<typename B::buffer>;
-    { device.memory() } -> std::same_as<memory_usage>;
-    B::zero(stream, memory, n);
-    B::copy(stream, memory, static_cast<void const*>(memory), n);
-    event.record(stream);
-    stream.wait(event);
-    stream.synchronize();
-  };
+}
+&&std::is_trivially_copyable_v<typename B::stream_ref>&& std::is_trivially_copyable_v<typename B::weight>&& requires(
+    typename B::device& device, typename B::stream_ref stream, typename B::event& event, void* memory, std::size_t n) {
+  { B::device_count() } -> std::convertible_to<int>;
+  { device.id() } -> std::same_as<device_id>;
+  { device.stream() } -> std::same_as<typename B::stream_ref>;
+  { device.allocate(n, memory_use::other) } -> std::same_as<typename B::buffer>;
+  { device.memory() } -> std::same_as<memory_usage>;
+  B::zero(stream, memory, n);
+  B::copy(stream, memory, static_cast<void const*>(memory), n);
+  event.record(stream);
+  stream.wait(event);
+  stream.synchronize();
+};
 
 // ---- batch: what is sliced ----------------------------------------------------------------------------------------------
 
@@ -66,39 +69,53 @@ concept batch = std::copyable<T> && countable_batch<T> && sliceable_batch<T>;
 // ---- model: what is trained ---------------------------------------------------------------------------------------------
 
 template <class M>
-concept names_backend = requires { typename M::backend; } && backend<typename M::backend>;
+concept names_backend = requires {
+  typename M::backend;
+}
+&&backend<typename M::backend>;
 template <class M>
-concept names_batch = requires { typename M::batch; };
+concept names_batch = requires {
+  typename M::batch;
+};
 template <class M>
 concept lists_parameters = requires(M& m) {
   { *std::begin(m.parameters()) } -> std::convertible_to<parameter const&>;
   std::end(m.parameters());
 };
 template <class M>
-concept has_train = requires { &M::train; } || requires(M& m, train_context<typename M::backend>& ctx, typename M::batch const& shard) {
-  m.train(ctx, shard);
-};
+concept has_train = requires {
+  &M::train;
+}
+|| requires(M& m, train_context<typename M::backend>& ctx, typename M::batch const& shard) { m.train(ctx, shard); };
 template <class M>
 concept trains = requires(M& m, train_context<typename M::backend>& ctx, typename M::batch const& shard) {
   { m.train(ctx, shard) } -> std::same_as<void>;
 };
 /// Has no promises, or a constexpr aggregate of them.
 template <class M>
-concept well_formed_promises = !requires { M::promises; } || requires {
+concept well_formed_promises = !requires {
+  M::promises;
+}
+|| requires {
   { M::promises } -> std::convertible_to<model_promises>;
   typename std::bool_constant<(model_promises{M::promises}, true)>;
 };
 template <class M>
-concept infers = requires(M& m, infer_context<typename M::backend>& ctx, typename M::batch const& shard, typename M::output const& out) {
+concept infers = requires(M& m, infer_context<typename M::backend>& ctx, typename M::batch const& shard,
+                          typename M::output const& out) {
   { m.infer(ctx, shard, out) } -> std::same_as<void>;
-} && batch<typename M::output>;
+}
+&&batch<typename M::output>;
 /// Has no `infer`, or one that `predict` can call.
 template <class M>
-concept well_formed_infer = !requires { &M::infer; } || infers<M>;
+concept well_formed_infer = !requires {
+  &M::infer;
+}
+|| infers<M>;
 
 template <class M>
 concept model = names_backend<M> && names_batch<M> && batch<typename M::batch> && lists_parameters<M> && trains<M> &&
-                well_formed_promises<M> && well_formed_infer<M>;
+    well_formed_promises<M> && well_formed_infer<M>;
 
 /// The promises of M; none where it makes none.
 template <class M>
@@ -134,7 +151,9 @@ template <class O>
 }
 
 template <class O>
-concept prepares = requires(O const& opt, update_info const& info) { opt.prepare(info); };
+concept prepares = requires(O const& opt, update_info const& info) {
+  opt.prepare(info);
+};
 
 /// Stands for the prepared value of an optimizer that has no `prepare`.
 struct unprepared {};
@@ -145,7 +164,8 @@ template <class O, class Slots, class... Prepared>
 inline constexpr bool called_with = false;
 template <class O, std::size_t... S, class... Prepared>
 inline constexpr bool called_with<O, std::index_sequence<S...>, Prepared...> =
-    std::is_invocable_r_v<float, O const&, float, float, decltype((static_cast<void>(S), std::declval<float&>()))..., Prepared...>;
+    std::is_invocable_r_v<float, O const&, float, float, decltype((static_cast<void>(S), std::declval<float&>()))...,
+                          Prepared...>;
 
 template <class O>
 struct prepared_of {
@@ -164,12 +184,13 @@ using prepared_type = typename concepts_detail::prepared_of<O>::type;
 
 /// `value = opt(value, gradient, slots..., prepared)`, with as many `float&` slots as `slots` has names.
 template <class O>
-concept updates_element =
-    (prepares<O> && concepts_detail::called_with<O, std::make_index_sequence<slot_count<O>>, prepared_type<O> const&>) ||
-    (!prepares<O> && concepts_detail::called_with<O, std::make_index_sequence<slot_count<O>>>);
+concept updates_element = (prepares<O> &&
+                           concepts_detail::called_with<O, std::make_index_sequence<slot_count<O>>, prepared_type<O> const&>) ||
+                          (!prepares<O> && concepts_detail::called_with<O, std::make_index_sequence<slot_count<O>>>);
 
 template <class O>
-concept elementwise_optimizer = std::is_trivially_copyable_v<O> && std::is_trivially_copyable_v<prepared_type<O>> && updates_element<O>;
+concept elementwise_optimizer =
+    std::is_trivially_copyable_v<O> && std::is_trivially_copyable_v<prepared_type<O>> && updates_element<O>;
 
 /// Enqueues its own work for all parameters together.
 template <class O, class Backend>
@@ -178,7 +199,7 @@ concept whole_optimizer = requires(O& opt, update_context<Backend>& ctx, std::sp
 };
 
 template <class O, class Backend>
-concept optimizer = std::copyable<O> && (elementwise_optimizer<O> || whole_optimizer<O, Backend>);
+concept optimizer = std::copyable<O> &&(elementwise_optimizer<O> || whole_optimizer<O, Backend>);
 
 // ---- communicator: how ranks talk ---------------------------------------------------------------------------------------
 
@@ -188,7 +209,8 @@ enum class reduction : std::uint8_t { sum, min, max };
 /// One rank's end of a group. Every collective works in place, on `count` >= 0 elements, in the same order on every rank, and
 /// is enqueued on a stream. `reduce_scatter` and `all_gather` leave, or take, part `rank` of plan::part(count, rank, size).
 template <class C, class Backend>
-concept communicator = std::movable<C> && requires(C& c, C const& k, typed_span data, typename Backend::stream_ref stream, rank_id root) {
+concept communicator = std::movable<C> &&
+    requires(C& c, C const& k, typed_span data, typename Backend::stream_ref stream, rank_id root) {
   { k.rank() } -> std::same_as<rank_id>;
   { k.size() } -> std::convertible_to<int>;
   { k.bytes_moved() } -> std::convertible_to<std::uint64_t>;
@@ -209,8 +231,10 @@ template <class Transport, class Backend>
 struct communicator_for {};
 
 template <class Transport, class Backend>
-concept transport_for = requires { typename communicator_for<Transport, Backend>::type; } &&
-                        communicator<typename communicator_for<Transport, Backend>::type, Backend>;
+concept transport_for = requires {
+  typename communicator_for<Transport, Backend>::type;
+}
+&&communicator<typename communicator_for<Transport, Backend>::type, Backend>;
 
 // ---- policy: who reduces, who updates, who publishes --------------------------------------------------------------------
 
@@ -221,11 +245,14 @@ template <class P, class Backend>
 concept policy = requires {
   typename P::transport;
   { P::tuning_values } -> std::convertible_to<tuning>;
-} && transport_for<typename P::transport, Backend> &&
-  requires(typename communicator_for<typename P::transport, Backend>::type& c, typed_span run, typename Backend::stream_ref stream) {
-    P::reduce(c, run, stream);
-    { P::owned(std::size_t{}, rank_id{}, int{}) } -> std::same_as<plan::range>;
-    P::publish(c, run, stream);
-  };
+}
+&&transport_for<typename P::transport, Backend>&& requires(typename communicator_for<typename P::transport, Backend>::type& c,
+                                                           typed_span run, typename Backend::stream_ref stream) {
+  P::reduce(c, run, stream);
+  { P::owned(std::size_t{}, rank_id{}, int{}) } -> std::same_as<plan::range>;
+  P::publish(c, run, stream);
+};
+
+// clang-format on
 
 }  // namespace lockstep

@@ -24,7 +24,7 @@ class sample_view {
   /// Requires: `data` points at count * width elements.
   constexpr sample_view(T* data, std::size_t count, std::size_t width) noexcept : data_(data), count_(count), width_(width) {}
   template <class U>
-    requires std::convertible_to<U (*)[], T (*)[]>
+  requires std::convertible_to<U (*)[], T (*)[]>
   constexpr sample_view(sample_view<U> other) noexcept  // NOLINT(google-explicit-constructor): adds const
       : data_(other.data()), count_(other.count()), width_(other.width()) {}
 
@@ -95,16 +95,15 @@ concept sliced = requires(T const& batch, std::size_t n) {
 // Each constraint is evaluated where its function object is first called, so overloads of the user's namespace are found.
 struct sample_count_fn {
   template <class T>
-    requires(counted<T> && !is_tuple<T>::value)
-  constexpr std::size_t operator()(T const& batch) const {
+  requires(counted<T> && !is_tuple<T>::value) constexpr std::size_t operator()(T const& batch) const {
     return sample_count(batch);
   }
 
   /// The views of a tuple must agree; throws usage_error naming the first that does not.
   template <class... Views>
-    requires(sizeof...(Views) > 0 && !(is_replicated<Views>::value && ...) &&
-             ((is_replicated<Views>::value || std::invocable<sample_count_fn const&, Views const&>) && ...))
-  constexpr std::size_t operator()(std::tuple<Views...> const& batch) const {
+  requires(sizeof...(Views) > 0 && !(is_replicated<Views>::value && ...) &&
+           ((is_replicated<Views>::value || std::invocable<sample_count_fn const&, Views const&>)&&...)) constexpr std::size_t
+  operator()(std::tuple<Views...> const& batch) const {
     std::size_t count = 0;
     std::size_t position = 0;
     bool known = false;
@@ -112,8 +111,8 @@ struct sample_count_fn {
       if constexpr (!is_replicated<View>::value) {
         std::size_t const here = (*this)(view);
         if (known && here != count) {
-          refuse("element " + std::to_string(position) + " of the batch has " + std::to_string(here) + " samples, those before it " +
-                 std::to_string(count));
+          refuse("element " + std::to_string(position) + " of the batch has " + std::to_string(here) +
+                 " samples, those before it " + std::to_string(count));
         }
         count = here;
         known = true;
@@ -127,13 +126,13 @@ struct sample_count_fn {
 
 struct slice_fn {
   template <class T>
-    requires(sliced<T> && !is_tuple<T>::value)
-  constexpr T operator()(T const& batch, std::size_t first, std::size_t count) const {
+  requires(sliced<T> && !is_tuple<T>::value) constexpr T operator()(T const& batch, std::size_t first,
+                                                                    std::size_t count) const {
     return slice(batch, first, count);
   }
   template <class... Views>
-    requires(std::invocable<slice_fn const&, Views const&, std::size_t, std::size_t> && ...)
-  constexpr std::tuple<Views...> operator()(std::tuple<Views...> const& batch, std::size_t first, std::size_t count) const {
+  requires(std::invocable<slice_fn const&, Views const&, std::size_t, std::size_t>&&...) constexpr std::tuple<Views...>
+  operator()(std::tuple<Views...> const& batch, std::size_t first, std::size_t count) const {
     return std::apply([&](Views const&... views) { return std::tuple<Views...>{(*this)(views, first, count)...}; }, batch);
   }
 };

@@ -52,7 +52,8 @@ class train_context {
   /// Where the model enqueues its work. On the host, work runs at once in the calling thread.
   [[nodiscard]] typename Backend::stream_ref stream() const noexcept { return arguments_.stream; }
 
-  /// The factor of each sample's loss and derivative: (loss scale) / (nominal samples of the step, all ranks and micro-batches).
+  /// The factor of each sample's loss and derivative: (loss scale) / (nominal samples of the step, all ranks and
+  /// micro-batches).
   [[nodiscard]] weight sample_weight() const noexcept { return arguments_.sample_weight; }
   /// The factor for a model that takes the mean over its shard: sample_weight() times the samples of this call.
   [[nodiscard]] weight shard_weight() const noexcept { return arguments_.shard_weight; }
@@ -142,12 +143,15 @@ class update_context {
 template <class Backend>
 class device_context {
  public:
-  device_context(typename Backend::device& device, rank_id rank, int size) noexcept : device_(device), rank_(rank), size_(size) {}
+  device_context(typename Backend::device& device, rank_id rank, int size) noexcept
+      : device_(device), rank_(rank), size_(size) {}
 
   [[nodiscard]] typename Backend::device& device() const noexcept { return device_; }
   [[nodiscard]] typename Backend::stream_ref stream() const { return device_.stream(); }
   /// Memory of the device, accounted under `use`. Throws out_of_memory.
-  [[nodiscard]] typename Backend::buffer allocate(std::size_t bytes, memory_use use) const { return device_.allocate(bytes, use); }
+  [[nodiscard]] typename Backend::buffer allocate(std::size_t bytes, memory_use use) const {
+    return device_.allocate(bytes, use);
+  }
   [[nodiscard]] rank_id rank() const noexcept { return rank_; }
   /// How many ranks train together.
   [[nodiscard]] int size() const noexcept { return size_; }

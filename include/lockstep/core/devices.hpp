@@ -44,8 +44,8 @@ class devices {
       }
       for (std::size_t before = 0; before < rank; ++before) {
         if (ids[before] == id) {
-          refuse("ranks " + std::to_string(before) + " and " + std::to_string(rank) + " are both on device " + std::to_string(id) +
-                 ": list each device once");
+          refuse("ranks " + std::to_string(before) + " and " + std::to_string(rank) + " are both on device " +
+                 std::to_string(id) + ": list each device once");
         }
       }
       ids_.push_back(device_id{id});

@@ -111,8 +111,8 @@ struct typed_span {
   constexpr typed_span(void* first, std::size_t elements, element_type element) noexcept
       : data(first), count(elements), type(element) {}
   template <element T, std::size_t Extent>
-    requires(!std::is_const_v<T>)
-  constexpr typed_span(std::span<T, Extent> elements) noexcept  // NOLINT(google-explicit-constructor): a view of the same thing
+  requires(!std::is_const_v<T>) constexpr typed_span(
+      std::span<T, Extent> elements) noexcept  // NOLINT(google-explicit-constructor): a view of the same thing
       : data(elements.data()), count(elements.size()), type(element_type_of<T>::value) {}
 
   [[nodiscard]] constexpr std::size_t bytes() const noexcept { return count * size_of(type); }

@@ -49,8 +49,8 @@ class file_error : public error {
 class out_of_memory : public error {
  public:
   out_of_memory(device_id device, std::uint64_t bytes, std::string const& use)
-      : error("device " + std::to_string(number(device)) + ": out of memory allocating " + std::to_string(bytes) + " bytes of " +
-              use),
+      : error("device " + std::to_string(number(device)) + ": out of memory allocating " + std::to_string(bytes) +
+              " bytes of " + use),
         device_(device),
         bytes_(bytes) {}
 

@@ -86,7 +86,8 @@ struct parameter {
 
   parameter() = default;
   template <element V, element G>
-  parameter(std::string tensor_name, V* value_memory, G* gradient_memory, lockstep::shape extents, parameter_options options = {})
+  parameter(std::string tensor_name, V* value_memory, G* gradient_memory, lockstep::shape extents,
+            parameter_options options = {})
       : name(std::move(tensor_name)),
         value(value_memory),
         gradient(gradient_memory),
