@@ -238,20 +238,22 @@ concept transport_for = requires {
 
 // ---- policy: who reduces, who updates, who publishes --------------------------------------------------------------------
 
-/// A policy is three static functions, a transport and a tuning. It is given contiguous runs of gradients and values: `reduce`
-/// adds a run over the ranks, `owned` says which of its elements this rank updates, `publish` brings the updated values to
-/// those that did not.
+/// A policy is a transport, a tuning and two or three static functions. They are given contiguous stretches of gradients and
+/// values: `reduce` adds a stretch over the ranks, `owned` says which of its elements a rank updates, and `publish` brings the
+/// updated values to the ranks that did not update them (absent where every rank updates everything).
 template <class P, class Backend>
 concept policy = requires {
   typename P::transport;
   { P::tuning_values } -> std::convertible_to<tuning>;
-}
-&&transport_for<typename P::transport, Backend>&& requires(typename communicator_for<typename P::transport, Backend>::type& c,
-                                                           typed_span run, typename Backend::stream_ref stream) {
-  P::reduce(c, run, stream);
-  { P::owned(std::size_t{}, rank_id{}, int{}) } -> std::same_as<plan::range>;
-  P::publish(c, run, stream);
-};
+} && transport_for<typename P::transport, Backend> &&
+  requires(typename communicator_for<typename P::transport, Backend>::type& c, typed_span stretch, typename Backend::stream_ref stream) {
+    P::reduce(c, stretch, stream);
+    { P::owned(std::size_t{}, rank_id{}, int{}) } -> std::same_as<plan::range>;
+  };
+
+/// Whether updated values travel under policy P.
+template <class P, class Communicator, class Stream>
+concept publishes = requires(Communicator& c, typed_span stretch, Stream stream) { P::publish(c, stretch, stream); };
 
 // clang-format on
 

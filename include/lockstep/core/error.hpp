@@ -3,8 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
+#include <exception>
 #include <string>
+#include <utility>
 
 namespace lockstep {
 
@@ -19,9 +20,17 @@ enum class device_id : int {};
 [[nodiscard]] constexpr int number(device_id device) noexcept { return static_cast<int>(device); }
 
 /// What every exception of this library derives from.
-class error : public std::runtime_error {
+class error : public std::exception {
  public:
-  using std::runtime_error::runtime_error;
+  explicit error(std::string message) : message_(std::move(message)) {}
+
+  [[nodiscard]] char const* what() const noexcept override { return message_.c_str(); }
+
+  /// Puts the place in front of the message: "rank 2 (device 1), step 7: ...".
+  void locate(std::string const& place) { message_ = place + ": " + message_; }
+
+ private:
+  std::string message_;
 };
 
 /// A precondition does not hold. Thrown before any work starts: nothing has changed.
@@ -65,7 +74,7 @@ class out_of_memory : public error {
 /// A rank did not arrive at an operation within its deadline.
 class timeout_error : public error {
  public:
-  timeout_error(rank_id missing, std::string const& what) : error(what), missing_(missing) {}
+  timeout_error(rank_id missing, std::string message) : error(std::move(message)), missing_(missing) {}
 
   /// The first rank that had not arrived.
   [[nodiscard]] rank_id missing() const noexcept { return missing_; }
@@ -80,8 +89,22 @@ class aborted_error : public error {
   using error::error;
 };
 
-/// Throws usage_error with `sentence` unless `condition` holds. For sentences that must be built, test first and call `refuse`.
+/// Code of the user's threw on one rank. The message names rank, device and step and repeats the original message; the
+/// original is nested (std::rethrow_if_nested). Exceptions of this library keep their own type instead.
+class rank_error : public error, public std::nested_exception {
+ public:
+  rank_error(rank_id rank, std::string message) : error(std::move(message)), rank_(rank) {}
+
+  [[nodiscard]] rank_id rank() const noexcept { return rank_; }
+
+ private:
+  rank_id rank_;
+};
+
+/// Throws usage_error with `sentence`.
 [[noreturn]] inline void refuse(std::string const& sentence) { throw usage_error("lockstep: " + sentence); }
+
+/// Throws usage_error with `sentence` unless `condition` holds. For sentences that must be built: test, then `refuse`.
 inline void expects(bool condition, char const* sentence) {
   if (!condition) [[unlikely]] {
     refuse(sentence);
