@@ -40,7 +40,8 @@ concept backend = requires {
   typename B::options;
 }
 &&std::is_trivially_copyable_v<typename B::stream_ref>&& std::is_trivially_copyable_v<typename B::weight>&& requires(
-    typename B::device& device, typename B::stream_ref stream, typename B::event& event, void* memory, std::size_t n) {
+    typename B::device& device, typename B::stream_ref stream, typename B::event& event, void* memory, std::size_t n,
+           std::span<transfer const> transfers) {
   { B::device_count() } -> std::convertible_to<int>;
   { device.id() } -> std::same_as<device_id>;
   { device.stream() } -> std::same_as<typename B::stream_ref>;
@@ -220,6 +221,8 @@ concept communicator = std::movable<C> &&
   c.reduce_scatter(data, reduction::sum, stream);
   c.all_gather(data, stream);
   c.abort(std::string{});
+  { k.aborted() } -> std::convertible_to<bool>;
+  { k.abort_reason() } -> std::convertible_to<std::string>;
 };
 
 /// Let the library choose: `shared_memory` on the host.

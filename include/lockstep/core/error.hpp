@@ -101,6 +101,23 @@ class rank_error : public error, public std::nested_exception {
   rank_id rank_;
 };
 
+/// Call in a catch block: throws what was caught again, with `place` in its message. Exceptions of this library keep their type;
+/// others become a rank_error with the original nested.
+[[noreturn]] inline void rethrow_at(rank_id rank, std::string const& place) {
+  try {
+    throw;
+  } catch (aborted_error const&) {
+    throw;  // the place of the failure is in the reason
+  } catch (error& e) {
+    e.locate(place);
+    throw;
+  } catch (std::exception const& e) {
+    throw rank_error(rank, place + ": " + e.what());
+  } catch (...) {
+    throw rank_error(rank, place + ": an exception that is no std::exception");
+  }
+}
+
 /// Throws usage_error with `sentence`.
 [[noreturn]] inline void refuse(std::string const& sentence) { throw usage_error("lockstep: " + sentence); }
 

@@ -19,6 +19,13 @@ inline constexpr std::size_t memory_use_count = 5;
   return names[static_cast<std::size_t>(use)];
 }
 
+/// One of several copies that are enqueued together.
+struct transfer {
+  void* to = nullptr;
+  void const* from = nullptr;
+  std::size_t bytes = 0;
+};
+
 /// Bytes in use on one device, by use, and the most that were in use at once.
 struct memory_usage {
   std::array<std::size_t, memory_use_count> bytes{};

@@ -1,0 +1,392 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <lockstep/composes.hpp>
+#include <lockstep/concepts.hpp>
+#include <lockstep/core/batch.hpp>
+#include <lockstep/core/context.hpp>
+#include <lockstep/core/devices.hpp>
+#include <lockstep/core/work_queue.hpp>
+#include <lockstep/plan/split.hpp>
+#include <lockstep/replica.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+/// The ranks of one process, a thread each, and the step they take together. Base of `trainer`, which see.
+template <class Model, class Optimizer, class Policy>
+class trainer_body {
+ public:
+  using backend_type = typename Model::backend;
+  using batch_type = typename Model::batch;
+  using options_type = typename backend_type::options;
+  using replica_type = replica<Policy, Optimizer, backend_type>;
+
+  /// Builds one model a device with `factory(device_context<backend>&)`, one after another, each in its rank's thread; models
+  /// are built in place and never moved. Values become rank 0's on every rank. `optimizers` holds one for all parameters, or one
+  /// a parameter group.
+  /// Throws usage_error for what is wrong with devices, parameters or optimizers, and what the factory throws; no thread is left.
+  template <class Factory>
+  trainer_body(devices const& chosen, Factory&& factory, std::vector<Optimizer> optimizers, options_type const& options = {})
+      : options_(options), optimizers_(std::move(optimizers)) {
+    std::vector<device_id> const ids = chosen.resolve(backend_type::device_count());
+    auto communicators = communicator_for<typename Policy::transport, backend_type>::create(ids, options);
+    for (std::size_t r = 0; r < ids.size(); ++r) {
+      ranks_.push_back(std::make_shared<rank_state>(ids[r], options, static_cast<int>(r)));
+    }
+    for (std::size_t r = 0; r < ids.size(); ++r) {
+      on_rank(r, [&](rank_state& self) {
+        device_context<backend_type> context{self.device, self.rank, static_cast<int>(ids.size())};
+        try {
+          self.model.emplace(factory, context);
+        } catch (...) {
+          rethrow_at(self.rank, self.place("building the model"));
+        }
+      });
+    }
+    on_all_ranks([&communicators, this](rank_state& self) {
+      auto& communicator = communicators[static_cast<std::size_t>(number(self.rank))];
+      self.replica.emplace(self.device, std::move(communicator), self.model->value.parameters(), optimizers_,
+                           promises_of<Model>());
+    });
+  }
+  template <class Factory>
+  trainer_body(devices const& chosen, Factory&& factory, Optimizer optimizer, options_type const& options = {})
+      : trainer_body(chosen, std::forward<Factory>(factory), std::vector<Optimizer>{std::move(optimizer)}, options) {}
+
+  trainer_body(trainer_body const&) = delete;  // ranks point into it
+  trainer_body& operator=(trainer_body const&) = delete;
+
+  /// Models end in the threads they were built in. A thread whose model never returned from `train` is left behind.
+  ~trainer_body() {
+    for (std::size_t r = ranks_.size(); r-- > 0;) {
+      if (ranks_[r]->stuck) {
+        continue;
+      }
+      try {
+        on_rank(r, [](rank_state& self) {
+          self.replica.reset();
+          self.model.reset();
+        });
+      } catch (...) {  // a destructor of the model's that throws has nowhere to go
+      }
+    }
+  }
+
+  /// One training step on `batch`, cut evenly over the devices (sizes differ by at most one; with fewer samples than devices
+  /// some idle, and still take part). Returns when every rank is done.
+  /// Throws usage_error, with nothing changed, for an empty batch or no micro-batches. When a rank fails, the step ends on all of
+  /// them, the first failure comes out here, and the parameters are invalid.
+  /// Complexity: see the policy for bytes over the wire.
+  step_result step(batch_type const& batch, step_options options = {}) {
+    std::size_t const samples = lockstep::sample_count(batch);
+    expects(samples != 0, "step: the batch has no samples");
+    check_step(options);
+    std::size_t const ranks = ranks_.size();
+    return take_step(
+        [&batch, samples, ranks](std::size_t rank) {
+          plan::range const mine = plan::split(samples, ranks, rank);
+          return lockstep::slice(batch, mine.first, mine.count);
+        },
+        [samples, ranks](std::size_t rank) { return plan::split(samples, ranks, rank).count; }, samples, options);
+  }
+
+  /// The same with one batch a device, in rank order; any of them may be empty, but not all.
+  step_result step_shards(std::span<batch_type const> shards, step_options options = {}) {
+    if (shards.size() != ranks_.size()) {
+      refuse("step_shards: " + std::to_string(shards.size()) + " shards for " + std::to_string(ranks_.size()) +
+             " devices; give one a device");
+    }
+    std::size_t samples = 0;
+    for (batch_type const& shard : shards) {
+      samples += lockstep::sample_count(shard);
+    }
+    expects(samples != 0, "step_shards: no shard has a sample");
+    check_step(options);
+    return take_step([shards](std::size_t rank) { return shards[rank]; },
+                     [shards](std::size_t rank) { return lockstep::sample_count(shards[rank]); }, samples, options);
+  }
+
+  /// Runs the model's `infer` on every device, each on its part of `batch`, writing its part of `output`. Returns when all are
+  /// done. Throws usage_error when batch and output differ in their samples.
+  template <class Batch, class Output>
+  void predict(Batch const& batch, Output const& output) {
+    static_assert(infers<Model>,
+                  "lockstep: predict needs Model::infer(lockstep::infer_context<backend>&, batch const&, output const&); "
+                  "see docs/concepts.md#model-infer");
+    if constexpr (infers<Model>) {
+      predict_parts(batch, output);
+    }
+  }
+
+  /// How many devices train together.
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
+
+  /// The model of a rank: after a step, any rank's holds the same values.
+  [[nodiscard]] Model& model(rank_id rank = rank_id{0}) { return state(rank).model->value; }
+
+  /// The optimizer of a parameter group, to change hyperparameters between two steps. An elementwise one is every rank's; a
+  /// whole one keeps its own state, so each rank has its own.
+  [[nodiscard]] Optimizer& optimizer(std::size_t group = 0, rank_id rank = rank_id{0}) {
+    expects(group < optimizers_.size(), "optimizer: there is no such group");
+    if constexpr (elementwise_optimizer<Optimizer>) {
+      return optimizers_[group];
+    } else {
+      return state(rank).replica->optimizers()[group];
+    }
+  }
+
+  /// Bytes on a rank's device: what the library allocated there, and the model's parameters and gradients, wherever they lie.
+  [[nodiscard]] memory_usage memory(rank_id rank) {
+    rank_state& self = state(rank);
+    memory_usage usage = self.device.memory();
+    std::size_t values = 0;
+    std::size_t gradients = 0;
+    parameter_list const& parameters = self.replica->parameters();
+    for (std::size_t p = 0; p < parameters.distinct_count(); ++p) {
+      parameter const& described = parameters.distinct(p);
+      values += described.values().bytes();
+      gradients += described.trainable() ? described.gradients().bytes() : 0;
+    }
+    auto const count_listed = [&usage](memory_use use, std::size_t listed) {  // unless the device gave the memory
+      std::size_t& bytes = usage.bytes[static_cast<std::size_t>(use)];
+      std::size_t const outside = listed > bytes ? listed - bytes : 0;
+      bytes += outside;
+      usage.peak_bytes += outside;
+    };
+    count_listed(memory_use::parameters, values);
+    count_listed(memory_use::gradients, gradients);
+    return usage;
+  }
+
+  /// Bytes that this process's ranks have read from or written to other ranks' memory so far.
+  [[nodiscard]] std::uint64_t bytes_moved() const {
+    std::uint64_t sum = 0;
+    for (auto const& rank : ranks_) {
+      sum += rank->replica->communicator().bytes_moved();
+    }
+    return sum;
+  }
+
+ private:
+  // Built in place from the factory's result.
+  struct model_holder {
+    template <class Factory>
+    model_holder(Factory& factory, device_context<backend_type>& context) : value(factory(context)) {}
+    Model value;
+  };
+
+  struct rank_state {
+    rank_state(device_id id, options_type const& options, int r) : device(id, options), rank(rank_id{r}) {}
+
+    [[nodiscard]] std::string place(char const* doing) const {
+      return "rank " + std::to_string(number(rank)) + " (device " + std::to_string(number(device.id())) + "), " + doing;
+    }
+
+    typename backend_type::device device;
+    rank_id rank;
+    std::optional<model_holder> model;
+    std::optional<replica_type> replica;
+    step_result result;
+    std::uint64_t steps = 0;
+    bool stuck = false;  // its thread never came back
+    work_queue thread;   // not used by rank 0, which works in the caller's thread
+  };
+
+  // The first failure of all ranks; those that only followed don't count.
+  struct failures {
+    void add(std::exception_ptr caught, bool followed) {
+      std::lock_guard const lock(mutex);
+      if (first == nullptr || (first_followed && !followed)) {
+        first = std::move(caught);
+        first_followed = followed;
+      }
+    }
+    std::mutex mutex;
+    std::exception_ptr first;
+    bool first_followed = false;
+  };
+
+  [[nodiscard]] rank_state& state(rank_id rank) {
+    if (number(rank) < 0 || static_cast<std::size_t>(number(rank)) >= ranks_.size()) {
+      refuse("rank " + std::to_string(number(rank)) + " is not one of the " + std::to_string(ranks_.size()) + " here");
+    }
+    return *ranks_[static_cast<std::size_t>(number(rank))];
+  }
+
+  void expects_healthy() const {
+    if (failure_) {
+      throw error("lockstep: an earlier step failed, so the parameters in memory are invalid; build a new trainer. It was: " +
+                  *failure_);
+    }
+  }
+
+  /// What can be refused before any rank starts.
+  void check_step(step_options options) {
+    expects(options.micro_batches > 0, "step: give at least one micro-batch");
+    expects_healthy();
+    for (auto const& rank : ranks_) {
+      rank->replica->parameters().expect_unchanged(rank->model->value.parameters());
+      if constexpr (elementwise_optimizer<Optimizer>) {
+        std::copy(optimizers_.begin(), optimizers_.end(), rank->replica->optimizers().begin());
+      }
+    }
+  }
+
+  template <class Work>
+  static void guarded(rank_state& self, failures& failed, Work& work) noexcept {
+    try {
+      work(self);
+    } catch (aborted_error const&) {
+      failed.add(std::current_exception(), true);
+    } catch (...) {
+      failed.add(std::current_exception(), false);
+    }
+  }
+
+  /// Runs `work` in the thread of one rank and waits for it; throws what it throws.
+  template <class Work>
+  void on_rank(std::size_t rank, Work work) {
+    if (rank == 0) {
+      work(*ranks_[0]);
+    } else {
+      ranks_[rank]->thread.enqueue([&] { work(*ranks_[rank]); });
+      ranks_[rank]->thread.wait();
+    }
+  }
+
+  /// Runs `work` on every rank at once and waits for all; throws the first failure. A rank that has not come back a whole
+  /// timeout after rank 0 is given up: its thread keeps what it uses alive, and ends by itself when the model returns.
+  template <class Work>
+  void on_all_ranks(Work work) {
+    if (ranks_.size() == 1) {
+      work(*ranks_[0]);
+      return;
+    }
+    auto const failed = std::make_shared<failures>();
+    for (std::size_t r = 1; r < ranks_.size(); ++r) {
+      ranks_[r]->thread.enqueue([self = ranks_[r], failed, work]() mutable { guarded(*self, *failed, work); });
+    }
+    guarded(*ranks_[0], *failed, work);
+    auto const deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                                                 std::chrono::duration<double>(options_.timeout_seconds));
+    for (std::size_t r = 1; r < ranks_.size(); ++r) {
+      if (!ranks_[r]->thread.wait(deadline)) {
+        ranks_[r]->stuck = true;
+        ranks_[r]->thread.abandon();
+        failure_ = ranks_[r]->place("running the model") + ": did not come back within " +
+                   std::to_string(options_.timeout_seconds) + " s after rank 0";
+        failed->add(std::make_exception_ptr(timeout_error(ranks_[r]->rank, *failure_)), false);
+      }
+    }
+    std::lock_guard const lock(failed->mutex);
+    if (failed->first != nullptr) {
+      std::rethrow_exception(failed->first);
+    }
+  }
+
+  template <class Shard, class Count>
+  step_result take_step(Shard shard, Count count, std::size_t total, step_options options) {
+    try {
+      on_all_ranks([shard, count, total, options](rank_state& self) {
+        auto const rank = static_cast<std::size_t>(number(self.rank));
+        std::size_t const samples = count(rank);
+        ++self.steps;
+        auto step = self.replica->begin({.samples = samples, .total_samples = total});
+        step.attempt("training", [&] {
+          if constexpr (requires { self.device.begin_step(self.steps, [] { return false; }); }) {
+            self.device.begin_step(self.steps, [&self] { return self.replica->communicator().aborted(); });
+          }
+          if (samples != 0) {
+            train(self.model->value, shard(rank), samples, options.micro_batches, step);
+          }
+        });
+        self.result = step.finish();
+      });
+    } catch (std::exception const& e) {
+      failure_ = e.what();
+      throw;
+    }
+    return ranks_[0]->result;
+  }
+
+  /// Micro-batches differ by at most one sample; those that would be empty are left out.
+  static void train(Model& model, batch_type const& shard, std::size_t samples, std::size_t micro_batches,
+                    typename replica_type::step& step) {
+    std::size_t const pieces = std::min(micro_batches, samples);
+    for (std::size_t i = 0; i < pieces; ++i) {
+      plan::range const piece = plan::split(samples, pieces, i);
+      auto ctx = step.micro_batch(piece.count);
+      if (pieces == 1) {
+        model.train(ctx, shard);
+      } else {
+        model.train(ctx, lockstep::slice(shard, piece.first, piece.count));
+      }
+    }
+  }
+
+  template <class Batch, class Output>
+  void predict_parts(Batch const& batch, Output const& output) {
+    expects_healthy();
+    std::size_t const samples = lockstep::sample_count(batch);
+    if (std::size_t const places = lockstep::sample_count(output); places != samples) {
+      refuse("predict: the batch has " + std::to_string(samples) + " samples, the output has room for " + std::to_string(places));
+    }
+    std::size_t const ranks = ranks_.size();
+    on_all_ranks([&batch, &output, samples, ranks](rank_state& self) {
+      plan::range const mine = plan::split(samples, ranks, static_cast<std::size_t>(number(self.rank)));
+      if (mine.count == 0) {
+        return;
+      }
+      try {
+        infer_context<backend_type> ctx{self.device.stream(), self.rank};
+        self.model->value.infer(ctx, lockstep::slice(batch, mine.first, mine.count),
+                                lockstep::slice(output, mine.first, mine.count));
+        self.device.stream().synchronize();
+      } catch (...) {
+        rethrow_at(self.rank, self.place("predicting"));
+      }
+    });
+  }
+
+  std::vector<std::shared_ptr<rank_state>> ranks_;
+  options_type options_;
+  std::vector<Optimizer> optimizers_;
+  std::optional<std::string> failure_;
+};
+
+/// Trains a model on several devices: owns one replica a device, and the step they take together.
+///
+///   lockstep::trainer<mlp, lockstep::adamw, lockstep::peer_all_reduce<>> trainer{
+///       lockstep::devices::all(),
+///       [](lockstep::device_context<lockstep::host>& device) { return mlp{device, {64, 32, 10}}; },
+///       lockstep::adamw{.learning_rate = 1e-3F}};
+///   auto result = trainer.step({x, y}, {.micro_batches = 4});
+///
+/// Members: trainer_body. Where Model, Optimizer and Policy don't make a trainer, the first error is a sentence that says why.
+/// Thread safety: one thread at a time.
+template <class Model, class Optimizer, class Policy>
+class trainer : public std::conditional_t<composes<Model, Optimizer, Policy>, trainer_body<Model, Optimizer, Policy>,
+                                          unmet_trainer<Model, Optimizer, Policy>> {
+  using base = std::conditional_t<composes<Model, Optimizer, Policy>, trainer_body<Model, Optimizer, Policy>,
+                                  unmet_trainer<Model, Optimizer, Policy>>;
+
+ public:
+  using base::base;
+};
+
+}  // namespace lockstep
