@@ -41,7 +41,7 @@ concept backend = requires {
 }
 &&std::is_trivially_copyable_v<typename B::stream_ref>&& std::is_trivially_copyable_v<typename B::weight>&& requires(
     typename B::device& device, typename B::stream_ref stream, typename B::event& event, void* memory, std::size_t n,
-           std::span<transfer const> transfers) {
+           std::span<transfer const> transfers, double* sum, float* loss) {
   { B::device_count() } -> std::convertible_to<int>;
   { device.id() } -> std::same_as<device_id>;
   { device.stream() } -> std::same_as<typename B::stream_ref>;

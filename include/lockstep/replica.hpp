@@ -223,9 +223,14 @@ class replica {
   // ---- marks: what the model says while it runs ----
 
   [[nodiscard]] gradient_listener listener(bool last) noexcept {
-    return {this, last ? [](void* self, std::size_t first, std::size_t count) { of(self).ready(first, count); } : nullptr,
-            last ? [](void* self, void const* first, std::size_t bytes) { of(self).ready_memory(first, bytes); } : nullptr,
-            [](void* self, std::size_t index) { of(self).unused(index); }};
+    gradient_listener heard;
+    heard.self = this;
+    heard.unused = [](void* self, std::size_t index) { of(self).unused(index); };
+    if (last) {
+      heard.ready = [](void* self, std::size_t first, std::size_t count) { of(self).ready(first, count); };
+      heard.ready_memory = [](void* self, void const* first, std::size_t bytes) { of(self).ready_memory(first, bytes); };
+    }
+    return heard;
   }
   [[nodiscard]] static replica& of(void* self) noexcept { return *static_cast<replica*>(self); }
 

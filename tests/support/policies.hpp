@@ -1,0 +1,26 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <lockstep/lockstep.hpp>
+
+#include <type_traits>
+
+namespace support {
+
+/// Small buckets, so that small models have many.
+inline constexpr lockstep::tuning small_buckets{.bucket_bytes = 1024, .stage_below_bytes = 256};
+inline constexpr lockstep::tuning staged_buckets{.bucket_bytes = 2048, .stage_below_bytes = 2048};
+
+/// Calls `f(std::type_identity<Policy>{}, name)` for every policy that takes several devices, with several tunings.
+template <class F>
+void for_each_parallel_policy(F&& f) {
+  f(std::type_identity<lockstep::replicate_and_gather<>>{}, "replicate_and_gather");
+  f(std::type_identity<lockstep::replicate_and_gather<lockstep::shared_memory, small_buckets>>{},
+    "replicate_and_gather, small buckets");
+  f(std::type_identity<lockstep::peer_all_reduce<>>{}, "peer_all_reduce");
+  f(std::type_identity<lockstep::peer_all_reduce<lockstep::automatic, small_buckets>>{}, "peer_all_reduce, small buckets");
+  f(std::type_identity<lockstep::peer_all_reduce<lockstep::automatic, staged_buckets>>{}, "peer_all_reduce, staged");
+}
+
+}  // namespace support
