@@ -304,6 +304,8 @@ TEST_CASE("buckets: links that can't be true are ignored") {
   CHECK(planned([](auto& p) { p[0].next = 1, p[1].kind = 3; }) == apart);                 // another kind
   CHECK(planned([](auto& p) { p[0].next = 1, p[1].gradient_bytes = 2; }) == apart);       // another element size
   CHECK(planned([](auto& p) { p[0].next = 1, p[1].next = 0, p[2].next = 3; }) == std::vector<indices>{{0}, {1}, {2, 3}});
+  // A link across kinds takes no part, so it casts no doubt on another one.
+  CHECK(planned([](auto& p) { p[0].next = p[1].next = 2, p[0].kind = 3; }) == std::vector<indices>{{0}, {1, 2}, {3}});
 }
 
 TEST_CASE("buckets: an element size of zero is read as one byte") {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -26,7 +25,7 @@ struct arena_layout {
   if (alignment == 0) {
     throw std::invalid_argument("lockstep: the alignment of an arena is at least 1 element");
   }
-  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  constexpr std::size_t most = static_cast<std::size_t>(-1);
   arena_layout layout;
   layout.offsets.reserve(counts.size());
   for (std::size_t const count : counts) {

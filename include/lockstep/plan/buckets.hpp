@@ -60,6 +60,12 @@ namespace buckets_detail {
   return a.kind == b.kind && a.gradient_bytes == b.gradient_bytes;
 }
 
+/// Bytes of one element of a piece or bucket.
+template <class T>
+[[nodiscard]] constexpr std::size_t element_bytes(T const& of) noexcept {
+  return of.gradient_bytes == 0 ? 1 : of.gradient_bytes;
+}
+
 /// `next` of every piece, `none` where the link can't be true.
 [[nodiscard]] inline std::vector<std::size_t> sound_links(std::span<piece const> pieces) {
   std::vector<std::size_t> next(pieces.size(), none);
@@ -97,7 +103,7 @@ namespace buckets_detail {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> open;  // kind and element size -> index of its open bucket
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     piece const& p = pieces[i];
-    std::size_t const limit = bucket_bytes / std::max(p.gradient_bytes, std::uint32_t{1});
+    std::size_t const limit = bucket_bytes / element_bytes(p);
     auto const [position, first_of_kind] = open.try_emplace({p.kind, p.gradient_bytes}, buckets.size());
     if (!first_of_kind) {
       std::size_t const filled = buckets[position->second].count;
@@ -121,7 +127,7 @@ namespace buckets_detail {
 /// Gives every stretch of fewer than `stage_below_bytes` bytes a place in the staging span, unless it would be there alone.
 inline void stage(bucket& b, std::size_t stage_below_bytes) {
   auto const is_small = [&](stretch const& s) {
-    return stage_below_bytes != 0 && s.count <= (stage_below_bytes - 1) / std::max(b.gradient_bytes, std::uint32_t{1});
+    return stage_below_bytes != 0 && s.count <= (stage_below_bytes - 1) / element_bytes(b);
   };
   if (std::count_if(b.stretches.begin(), b.stretches.end(), is_small) < 2) {
     return;

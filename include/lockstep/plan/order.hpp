@@ -35,7 +35,8 @@ struct mark {
   std::vector<mark> inside;
   for (mark m : marks) {
     if (m.parameter < counts.size() && m.first < counts[m.parameter] && m.count != 0) {
-      m.count = std::min(m.count, counts[m.parameter] - m.first);
+      std::size_t const left = counts[m.parameter] - m.first;
+      m.count = m.count < left ? m.count : left;
       inside.push_back(m);
     }
   }

@@ -35,7 +35,7 @@ class readiness {
       if (pieces[i].count != 0 && bucket_of[i] != none) {
         awaited_.push_back({pieces[i].parameter, pieces[i].first, pieces[i].count, bucket_of[i], false});
         ++bucket_total_[bucket_of[i]];
-        parameters = std::max(parameters, pieces[i].parameter + 1);
+        parameters = parameters > pieces[i].parameter ? parameters : pieces[i].parameter + 1;
       }
     }
     std::sort(awaited_.begin(), awaited_.end(), [](awaited const& a, awaited const& b) {
