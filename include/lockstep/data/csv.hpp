@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,7 @@ namespace lockstep {
 
 /// What a field of a CSV file may be read as.
 template <class T>
-concept csv_number = (std::integral<T> || std::floating_point<T>)&&column_element<T>;
+concept csv_number = std::is_arithmetic_v<T> && column_element<T>;
 
 struct csv_options {
   /// One that neither numbers nor line ends contain; usage_error otherwise.
