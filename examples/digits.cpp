@@ -80,7 +80,7 @@ outcome run(std::string const& name, int devices, settings const& s, digits cons
       [&](lockstep::device_context<lockstep::host>& device) {
         return examples::mlp{device, {pixels, 64, classes}, s.seed};
       },
-      {lockstep::adamw{.learning_rate = 3e-3F, .weight_decay = 0.01F},  // weights
+      {lockstep::adamw{.learning_rate = 3e-3F, .weight_decay = 0.01F},   // weights
        lockstep::adamw{.learning_rate = 3e-3F, .weight_decay = 0.0F}}};  // biases
 
   lockstep::loader loader{train, {.batch = s.batch, .seed = s.seed}};

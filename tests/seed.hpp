@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <random>
@@ -31,6 +32,9 @@ class generator {
   [[nodiscard]] float real(float low, float high) { return std::uniform_real_distribution<float>{low, high}(engine_); }
   /// True once in `times` calls, on average.
   [[nodiscard]] bool once_in(std::size_t times) { return whole(1, times) == 1; }
+
+  /// True with the given probability.
+  [[nodiscard]] bool chance(double probability) { return std::bernoulli_distribution{probability}(engine_); }
 
   [[nodiscard]] std::mt19937_64& engine() noexcept { return engine_; }
 

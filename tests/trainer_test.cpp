@@ -18,9 +18,9 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
-using support::draws;
 using support::layout;
 using support::marking;
 using support::pull_model;
@@ -31,20 +31,20 @@ namespace {
 
 constexpr lockstep::model_promises accumulates{.honours_accumulate = true};
 
-pull_plan random_plan(draws& random) {
+pull_plan random_plan(tests::generator& random) {
   pull_plan plan;
   plan.counts.clear();
-  std::size_t const parameters = random.between(1, 12);
+  std::size_t const parameters = random.whole(1, 12);
   for (std::size_t p = 0; p < parameters; ++p) {
-    plan.counts.push_back(random.chance(0.1) ? 0 : random.between(1, random.chance(0.2) ? 900 : 40));
+    plan.counts.push_back(random.chance(0.1) ? 0 : random.whole(1, random.chance(0.2) ? 900 : 40));
   }
-  plan.counts.push_back(random.between(1, 30));
-  plan.memory = std::array{layout::arena, layout::scattered, layout::backwards}[random.between(0, 2)];
-  plan.marks = static_cast<marking>(random.between(0, static_cast<std::size_t>(marking::shuffled)));
+  plan.counts.push_back(random.whole(1, 30));
+  plan.memory = std::array{layout::arena, layout::scattered, layout::backwards}[random.whole(0, 2)];
+  plan.marks = static_cast<marking>(random.whole(0, static_cast<std::size_t>(marking::shuffled)));
   if (random.chance(0.3)) {
-    plan.tied.push_back(random.between(0, plan.counts.size() - 1));
+    plan.tied.push_back(random.whole(0, plan.counts.size() - 1));
   }
-  plan.seed = random.between(0, 1U << 30U);
+  plan.seed = random.whole(0, 1U << 30U);
   return plan;
 }
 
@@ -63,8 +63,7 @@ struct reference {
       for (std::size_t e = 0; e < values[p].size(); ++e) {
         double gradient = 0;
         for (std::size_t s = 0; s < samples.count; ++s) {
-          double const error =
-              values[p][e] - static_cast<double>(samples.data[s * samples.width + (p + e) % samples.width]);
+          double const error = values[p][e] - static_cast<double>(samples.data[s * samples.width + (p + e) % samples.width]);
           gradient += uses * error;
           loss += uses * 0.5 * error * error;
         }
@@ -108,15 +107,15 @@ std::vector<float> values_of(Model& model) {
 /// One random case under one policy: a few steps, each compared with the reference. Returns the values it ends with.
 template <class Policy, lockstep::model_promises Promises>
 std::vector<float> train_random_case(std::uint64_t seed, int ranks) {
-  draws random{seed};
+  tests::generator random{seed};
   pull_plan const plan = random_plan(random);
   using model = pull_model<float, Promises>;
-  lockstep::trainer<model, lockstep::sgd, Policy> trainer{
-      lockstep::devices::first(ranks), [&](auto&) { return model{plan}; }, lockstep::sgd{.learning_rate = 0.125F}};
+  lockstep::trainer<model, lockstep::sgd, Policy> trainer{lockstep::devices::first(ranks), [&](auto&) { return model{plan}; },
+                                                          lockstep::sgd{.learning_rate = 0.125F}};
   reference truth{plan, trainer.model().parameters()};
   for (int k = 0; k < 4; ++k) {
-    pull_samples const samples{random, random.between(1, random.chance(0.5) ? 9 : 257), random.between(1, 8)};
-    auto const result = trainer.step(samples.view(), {.micro_batches = random.between(1, 4)});
+    pull_samples const samples{random, random.whole(1, random.chance(0.5) ? 9 : 257), random.whole(1, 8)};
+    auto const result = trainer.step(samples.view(), {.micro_batches = random.whole(1, 4)});
     double const loss = truth.step(samples, 0.125);
     CHECK(result.loss() == doctest::Approx(loss).epsilon(1e-5));
     CHECK(result.samples() == samples.count);
@@ -138,14 +137,14 @@ std::vector<float> train_random_case(std::uint64_t seed, int ranks) {
 }  // namespace
 
 TEST_CASE("trainer: every policy, device count and batch size gives the gradient and loss of one device") {
-  std::uint64_t const first = support::draw_seed();
+  std::uint64_t const first = tests::seed();
   for (std::uint64_t seed = first; seed < first + 60; ++seed) {
     CAPTURE(seed);
-    int const ranks = static_cast<int>(draws{seed ^ 0x5eedU}.between(1, 8));
+    int const ranks = static_cast<int>(tests::generator{seed ^ 0x5eedU}.whole(1, 8));
     CAPTURE(ranks);
     train_random_case<lockstep::single_device, lockstep::model_promises{}>(seed, 1);
     train_random_case<lockstep::single_device, accumulates>(seed, 1);
-    support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
       CAPTURE(name);
       train_random_case<Policy, lockstep::model_promises{}>(seed, ranks);
       train_random_case<Policy, accumulates>(seed, ranks);
@@ -154,10 +153,10 @@ TEST_CASE("trainer: every policy, device count and batch size gives the gradient
 }
 
 TEST_CASE("trainer: the same seed gives the same bits in every run of one policy and device count") {
-  std::uint64_t const first = support::draw_seed();
+  std::uint64_t const first = tests::seed();
   for (std::uint64_t seed = first; seed < first + 10; ++seed) {
     CAPTURE(seed);
-    support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
       CAPTURE(name);
       CHECK(train_random_case<Policy, lockstep::model_promises{}>(seed, 5) ==
             train_random_case<Policy, lockstep::model_promises{}>(seed, 5));
@@ -166,14 +165,14 @@ TEST_CASE("trainer: the same seed gives the same bits in every run of one policy
 }
 
 TEST_CASE("trainer: however gradient_ready is called, the result has the same bits") {
-  std::uint64_t const seed = support::draw_seed();
+  std::uint64_t const seed = tests::seed();
   CAPTURE(seed);
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
     CAPTURE(name);
     std::vector<float> plain;
     for (int way = 0; way <= static_cast<int>(marking::shuffled); ++way) {
       CAPTURE(way);
-      draws random{seed};
+      tests::generator random{seed};
       pull_plan plan = random_plan(random);
       plan.memory = layout::arena;
       plan.tied = {0};
@@ -196,10 +195,10 @@ TEST_CASE("trainer: a tied parameter is reduced and stepped once, however often 
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
     CAPTURE(name);
     pull_plan plan{.counts = {4, 6}, .memory = layout::arena, .marks = marking::in_order, .tied = {1, 1}, .seed = 1};
-    lockstep::trainer<pull_model<>, lockstep::sgd, Policy> trainer{
-        lockstep::devices::first(2), [&](auto&) { return pull_model<>{plan}; },
-        lockstep::sgd{.learning_rate = 0.125F, .momentum = 0.5F}};
-    draws random{7};
+    lockstep::trainer<pull_model<>, lockstep::sgd, Policy> trainer{lockstep::devices::first(2),
+                                                                   [&](auto&) { return pull_model<>{plan}; },
+                                                                   lockstep::sgd{.learning_rate = 0.125F, .momentum = 0.5F}};
+    tests::generator random{7};
     pull_samples const samples{random, 8, 2};
     auto const before = values_of(trainer.model());
     trainer.step(samples.view());
@@ -223,7 +222,7 @@ TEST_CASE("trainer: 16-bit values follow an f32 master") {
       pull_plan const plan{.counts = {40, 3}};
       lockstep::trainer<pull_model<Value>, lockstep::sgd, Policy> trainer{
           lockstep::devices::first(3), [&](auto&) { return pull_model<Value>{plan}; }, lockstep::sgd{.learning_rate = 1e-3F}};
-      draws random{3};
+      tests::generator random{3};
       pull_samples const samples{random, 12, 5};
       for (int k = 0; k < 400; ++k) {
         trainer.step(samples.view());
@@ -312,7 +311,7 @@ TEST_CASE("trainer: the smallest whole program finds its line under every policy
 }
 
 TEST_CASE("trainer: 9 samples on 4 devices and 36 on 7 leave no device without work (R1)") {
-  for (auto const [samples, ranks] : {std::pair{std::size_t{9}, 4}, std::pair{std::size_t{36}, 7}}) {
+  for (auto const& [samples, ranks] : {std::pair{std::size_t{9}, 4}, std::pair{std::size_t{36}, 7}}) {
     std::vector<std::size_t> seen(static_cast<std::size_t>(ranks), 0);
     struct counter : line {
       std::size_t* seen = nullptr;
@@ -359,12 +358,12 @@ TEST_CASE("trainer: with fewer samples than devices, replicated arguments go to 
 TEST_CASE("trainer: shards that are there already, one a device, empty ones too") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
     CAPTURE(name);
-    draws random{11};
+    tests::generator random{11};
     pull_samples const all{random, 10, 3};
-    lockstep::trainer<pull_model<>, lockstep::sgd, Policy> whole{
-        lockstep::devices::first(3), [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
-    lockstep::trainer<pull_model<>, lockstep::sgd, Policy> parts{
-        lockstep::devices::first(3), [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
+    lockstep::trainer<pull_model<>, lockstep::sgd, Policy> whole{lockstep::devices::first(3),
+                                                                 [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
+    lockstep::trainer<pull_model<>, lockstep::sgd, Policy> parts{lockstep::devices::first(3),
+                                                                 [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
     auto const view = all.view();
     double const loss = whole.step(view).loss();
     std::vector<pull_model<>::batch> const shards{lockstep::slice(view, 0, 7), lockstep::slice(view, 7, 0),
@@ -382,7 +381,7 @@ TEST_CASE("trainer: shards that are there already, one a device, empty ones too"
 }
 
 TEST_CASE("trainer: predictions are gathered in the order of the batch") {
-  draws random{5};
+  tests::generator random{5};
   pull_samples const all{random, 23, 4};
   std::vector<float> expected(23);
   lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::single_device> one{
@@ -391,8 +390,8 @@ TEST_CASE("trainer: predictions are gathered in the order of the batch") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
     CAPTURE(name);
     for (int const ranks : {1, 2, 7}) {
-      lockstep::trainer<pull_model<>, lockstep::sgd, Policy> trainer{
-          lockstep::devices::first(ranks), [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
+      lockstep::trainer<pull_model<>, lockstep::sgd, Policy> trainer{lockstep::devices::first(ranks),
+                                                                     [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
       std::vector<float> got(23, -99.0F);
       trainer.predict(all.view(), std::span{got});
       CHECK(got == expected);
@@ -412,9 +411,10 @@ TEST_CASE("trainer: parameter groups have an optimizer each, and hyperparameters
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
     CAPTURE(name);
     lockstep::trainer<grouped, lockstep::sgd, Policy> trainer{
-        lockstep::devices::first(2), [](auto&) { return grouped{}; },
+        lockstep::devices::first(2),
+        [](auto&) { return grouped{}; },
         {lockstep::sgd{.learning_rate = 0.5F}, lockstep::sgd{.learning_rate = 0.0F}}};
-    draws random{2};
+    tests::generator random{2};
     pull_samples const samples{random, 6, 1};
     auto const start = values_of(trainer.model());
     trainer.step(samples.view());
@@ -428,7 +428,7 @@ TEST_CASE("trainer: parameter groups have an optimizer each, and hyperparameters
     CHECK(second[0] == first[0]);
     CHECK(second[2] != first[2]);
     CHECK(replicas_identical(trainer));
-    CHECK_THROWS_AS(trainer.optimizer(2), lockstep::usage_error);
+    CHECK_THROWS_AS(static_cast<void>(trainer.optimizer(2)), lockstep::usage_error);
   });
 }
 
@@ -458,9 +458,9 @@ TEST_CASE("trainer: a whole optimizer steps each distinct parameter once, where 
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
     CAPTURE(name);
     pull_plan const plan{.counts = {3, 4, 5}, .tied = {1}};
-    lockstep::trainer<pull_model<>, sign_descent, Policy> trainer{
-        lockstep::devices::first(3), [&](auto&) { return pull_model<>{plan}; }, sign_descent{}};
-    draws random{4};
+    lockstep::trainer<pull_model<>, sign_descent, Policy> trainer{lockstep::devices::first(3),
+                                                                  [&](auto&) { return pull_model<>{plan}; }, sign_descent{}};
+    tests::generator random{4};
     pull_samples const samples{random, 9, 2};
     auto const before = values_of(trainer.model());
     trainer.step(samples.view());
@@ -486,7 +486,7 @@ TEST_CASE("trainer: a parameter that no rank used keeps value and optimizer stat
       lockstep::trainer<model, lockstep::sgd, Policy> trainer{
           lockstep::devices::first(3), [&](auto&) { return model{plan}; },
           lockstep::sgd{.learning_rate = 0.1F, .momentum = 0.9F, .weight_decay = 0.1F}};
-      draws random{4};
+      tests::generator random{4};
       pull_samples const samples{random, 9, 1};
       trainer.step(samples.view());  // momentum is no longer zero
       for (int r = 0; r < 3; ++r) {
@@ -532,8 +532,8 @@ TEST_CASE("trainer: buffers are the root's on every rank after each step") {
   };
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
     CAPTURE(name);
-    lockstep::trainer<counting, lockstep::sgd, Policy> trainer{lockstep::devices::first(3),
-                                                               [](auto&) { return counting{}; }, lockstep::sgd{}};
+    lockstep::trainer<counting, lockstep::sgd, Policy> trainer{lockstep::devices::first(3), [](auto&) { return counting{}; },
+                                                               lockstep::sgd{}};
     std::vector<float> const x(7, 1.0F);
     trainer.step({x, x});
     trainer.step({x, x});
@@ -579,7 +579,7 @@ TEST_CASE("trainer: the memory report shows each device's share, optimizer state
 TEST_CASE("trainer: bytes moved a step are those of the policy's formula") {
   pull_plan const plan{.counts = {1600}};
   constexpr std::uint64_t bytes = 1600 * 4;
-  draws random{4};
+  tests::generator random{4};
   pull_samples const samples{random, 8, 1};
   auto const moved_a_step = [&](auto& trainer) {
     trainer.step(samples.view());
@@ -594,6 +594,6 @@ TEST_CASE("trainer: bytes moved a step are those of the policy's formula") {
   lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::peer_all_reduce<>> peers{
       lockstep::devices::first(4), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
   std::uint64_t const peer_bytes = moved_a_step(peers);
-  CHECK(peer_bytes >= 2 * bytes * 3);             // 2 G (N - 1) over all devices ...
+  CHECK(peer_bytes >= 2 * bytes * 3);              // 2 G (N - 1) over all devices ...
   CHECK(peer_bytes <= 2 * bytes * 3 + 8 * 3 * 8);  // ... and three scalars
 }

@@ -21,8 +21,8 @@ struct arena_tensor {
   parameter_options options = {};
 };
 
-/// A model's parameters in two stretches of device memory, one of values and one of gradients, both zero at first. Tensors lie one
-/// after another in the order given, so their gradients travel without a copy.
+/// A model's parameters in two stretches of device memory, one of values and one of gradients, both zero at first. Tensors lie
+/// one after another in the order given, so their gradients travel without a copy.
 template <class Backend, element Value = float, element Gradient = Value>
 class arena {
  public:

@@ -24,23 +24,29 @@ inline constexpr bool is_trainer<trainer<M, O, P>> = true;
 
 /// Looks like a policy, whatever the backend.
 template <class P>
-concept names_transport = requires { typename P::transport; P::tuning_values; };
+concept names_transport = requires {
+  typename P::transport;
+  P::tuning_values;
+};
 
 template <class O>
-concept has_element_call = requires { &O::operator(); } && !requires { &O::step; };
+concept has_element_call = requires {
+  &O::operator();
+}
+&&!requires { &O::step; };
 
 template <class Policy>
 concept tuning_in_range = in_range(Policy::tuning_values);
 
 template <class Model, class Optimizer, class Policy>
-concept composes = !is_trainer<Model> && model<Model> && optimizer<Optimizer, typename Model::backend> && names_transport<Policy> &&
-                   !names_transport<typename Policy::transport> && tuning_in_range<Policy> &&
-                   policy<Policy, typename Model::backend>;
+concept composes =
+    !is_trainer<Model> && model<Model> && optimizer<Optimizer, typename Model::backend> && names_transport<Policy> &&
+    !names_transport<typename Policy::transport> && tuning_in_range<Policy> && policy<Policy, typename Model::backend>;
 
 // clang-format on
 
-/// Fails to compile with the sentence of the first atom that is not met. Each stands behind those it depends on, so that the first
-/// error is the cause.
+/// Fails to compile with the sentence of the first atom that is not met. Each stands behind those it depends on, so that the
+/// first error is the cause.
 template <class Model, class Optimizer, class Policy>
 consteval bool report_unmet() {
   if constexpr (is_trainer<Model>) {

@@ -41,7 +41,7 @@ concept backend = requires {
 }
 &&std::is_trivially_copyable_v<typename B::stream_ref>&& std::is_trivially_copyable_v<typename B::weight>&& requires(
     typename B::device& device, typename B::stream_ref stream, typename B::event& event, void* memory, std::size_t n,
-           std::span<transfer const> transfers, double* sum, float* loss) {
+    std::span<transfer const> transfers, double* sum, float* loss) {
   { B::device_count() } -> std::convertible_to<int>;
   { device.id() } -> std::same_as<device_id>;
   { device.stream() } -> std::same_as<typename B::stream_ref>;
@@ -248,15 +248,18 @@ template <class P, class Backend>
 concept policy = requires {
   typename P::transport;
   { P::tuning_values } -> std::convertible_to<tuning>;
-} && transport_for<typename P::transport, Backend> &&
-  requires(typename communicator_for<typename P::transport, Backend>::type& c, typed_span stretch, typename Backend::stream_ref stream) {
-    P::reduce(c, stretch, stream);
-    { P::owned(std::size_t{}, rank_id{}, int{}) } -> std::same_as<plan::range>;
-  };
+}
+&&transport_for<typename P::transport, Backend>&& requires(typename communicator_for<typename P::transport, Backend>::type& c,
+                                                           typed_span stretch, typename Backend::stream_ref stream) {
+  P::reduce(c, stretch, stream);
+  { P::owned(std::size_t{}, rank_id{}, int{}) } -> std::same_as<plan::range>;
+};
 
 /// Whether updated values travel under policy P.
 template <class P, class Communicator, class Stream>
-concept publishes = requires(Communicator& c, typed_span stretch, Stream stream) { P::publish(c, stretch, stream); };
+concept publishes = requires(Communicator& c, typed_span stretch, Stream stream) {
+  P::publish(c, stretch, stream);
+};
 
 // clang-format on
 

@@ -28,12 +28,13 @@ namespace lockstep {
 struct step_info {
   /// Samples that this rank will train on, over all its micro-batches; 0 when it has none.
   std::size_t samples = 0;
-  /// Samples of all ranks; 0 stands for `samples` on every rank. A guess does: the update divides by the true number.
+  /// Samples of all ranks, the same on every rank; 0 when not known. Then sample weights are 1, gradients are sums over
+  /// samples, and the update divides by the number that was counted. Give it where it is known, for 16-bit gradients above all.
   std::size_t total_samples = 0;
 };
 
-/// One rank under a policy: the buckets, communication and update of a list of parameters. What a trainer is made of, and what a
-/// program with a loop of its own uses directly:
+/// One rank under a policy: the buckets, communication and update of a list of parameters. What a trainer is made of, and what
+/// a program with a loop of its own uses directly:
 ///
 ///   auto step = replica.begin({.samples = 32, .total_samples = 128});
 ///   auto ctx = step.micro_batch(32);
@@ -43,7 +44,7 @@ struct step_info {
 /// Does not own the parameters' memory, nor the device. Collective: construction, and every call of a step, on all ranks.
 /// Thread safety: none; one thread a rank.
 template <class Policy, class Optimizer, backend Backend>
-  requires policy<Policy, Backend> && optimizer<Optimizer, Backend>
+requires policy<Policy, Backend> && optimizer<Optimizer, Backend>
 class replica {
  public:
   using communicator_type = typename communicator_for<typename Policy::transport, Backend>::type;
@@ -88,7 +89,7 @@ class replica {
  private:
   // The scalars that every rank adds up each step, in this order; one count of uses for each distinct parameter follows where
   // the model reports them.
-  enum scalar : std::size_t { loss_sum, weight_sum, skip_votes, scalar_count };
+  enum scalar : std::size_t { loss_sum, weight_sum, skip_votes, nominal_sum, scalar_count };
 
   [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
 
@@ -175,7 +176,9 @@ class replica {
     for (std::size_t b = 0; b < gradients_->size(); ++b) {
       gradients_->each_owned(
           b, [&](std::size_t count) { return Policy::owned(count, rank(), size()); },
-          [&](std::size_t p, std::size_t first, std::size_t count) { owned.push_back({p, first, count}); });
+          [&](std::size_t p, std::size_t first, std::size_t count) {
+            owned.push_back({p, first, count});
+          });
     }
     state_->own(std::move(owned));
   }
@@ -202,7 +205,8 @@ class replica {
     return {p, first, count, kind, static_cast<std::uint32_t>(size_of(travels)), plan::none};
   }
 
-  /// Before the second step, with nothing pending: the order in which rank 0's gradients became ready is everyone's from now on.
+  /// Before the second step, with nothing pending: the order in which rank 0's gradients became ready is everyone's from now
+  /// on.
   void adopt_order() {
     agreement<Backend, communicator_type> const meeting{device_, communicator_};
     std::vector<std::uint64_t> words;
@@ -308,8 +312,8 @@ class replica {
                           [&](typed_span gradients) { Policy::reduce(communicator_, gradients, stream); });
   }
 
-  /// Sends off the buckets that are complete, in plan order, behind what the model has enqueued. The last bucket has nothing left
-  /// to hide behind and stays on the model's own stream.
+  /// Sends off the buckets that are complete, in plan order, behind what the model has enqueued. The last bucket has nothing
+  /// left to hide behind and stays on the model's own stream.
   void launch_ready() {
     for (; launched_ + 1 < gradients_->size() && launched_ < readiness_.launchable(); ++launched_) {
       ready_event_.record(stream_);
@@ -365,10 +369,10 @@ class replica {
   std::optional<std::string> failure_;
 };
 
-/// One step of one rank. Made by replica::begin. Left unfinished, it ends the step on all ranks with an error; `skip` is the way
-/// out that keeps everyone healthy.
+/// One step of one rank. Made by replica::begin. Left unfinished, it ends the step on all ranks with an error; `skip` is the
+/// way out that keeps everyone healthy.
 template <class Policy, class Optimizer, backend Backend>
-  requires policy<Policy, Backend> && optimizer<Optimizer, Backend>
+requires policy<Policy, Backend> && optimizer<Optimizer, Backend>
 class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
  public:
   step(step const&) = delete;
@@ -396,18 +400,17 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
     bool const accumulate = owner_.accumulated_;
     running_ = samples;
     auto const weight = static_cast<float>(1.0 / nominal_);
-    return train_context<Backend>{{.stream = owner_.stream_,
-                                   .sample_weight = typename Backend::weight{weight},
-                                   .shard_weight = typename Backend::weight{static_cast<float>(
-                                       static_cast<double>(samples) / nominal_)},
-                                   .host_sample_weight = weight,
-                                   .loss = static_cast<float*>(owner_.loss_.data()),
-                                   .accumulate = accumulate,
-                                   .rank = owner_.rank(),
-                                   .step = owner_.steps_,
-                                   .shard = static_cast<std::size_t>(number(owner_.rank())) +
-                                            micro_batches_++ * static_cast<std::size_t>(owner_.size()),
-                                   .listener = owner_.listener(trained_ + samples == info_.samples)}};
+    return train_context<Backend>{
+        {.stream = owner_.stream_,
+         .sample_weight = typename Backend::weight{weight},
+         .shard_weight = typename Backend::weight{static_cast<float>(static_cast<double>(samples) / nominal_)},
+         .host_sample_weight = weight,
+         .loss = static_cast<float*>(owner_.loss_.data()),
+         .accumulate = accumulate,
+         .rank = owner_.rank(),
+         .step = owner_.steps_,
+         .shard = static_cast<std::size_t>(number(owner_.rank())) + micro_batches_++ * static_cast<std::size_t>(owner_.size()),
+         .listener = owner_.listener(trained_ + samples == info_.samples)}};
   }
 
   /// Adds gradients, loss and weights over the ranks. Throws usage_error when fewer samples were trained than announced.
@@ -469,8 +472,8 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
     return done();
   }
 
-  /// Votes to leave this step out, whatever was trained of it, and ends it: no rank updates. The others need not know; each ends
-  /// the step with `finish` as ever. Instead of `finish`, before `reduce`.
+  /// Votes to leave this step out, whatever was trained of it, and ends it: no rank updates. The others need not know; each
+  /// ends the step with `finish` as ever. Instead of `finish`, before `reduce`.
   step_result skip() {
     expects(phase_ == phase::backward, "skip comes before reduce");
     close_micro_batch();
@@ -501,9 +504,7 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
                   *owner.failure_);
     }
     expects(!owner.open_, "begin: the step before has not ended");
-    std::size_t const total =
-        info.total_samples != 0 ? info.total_samples : info.samples * static_cast<std::size_t>(owner.size());
-    nominal_ = total != 0 ? static_cast<double>(total) : 1.0;
+    nominal_ = info.total_samples != 0 ? static_cast<double>(info.total_samples) : 1.0;
     owner.open_ = true;
     ++owner.steps_;
     owner.attempt("preparing", [&] {
@@ -572,6 +573,7 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
     auto& totals = owner_.totals_;
     totals[weight_sum] = voted_ ? 0 : static_cast<double>(trained_);
     totals[skip_votes] = voted_ ? 1 : 0;
+    totals[nominal_sum] = nominal_;
     auto* const scalars = static_cast<double*>(owner_.scalars_.data());
     if (voted_) {
       Backend::zero(owner_.stream_, scalars, sizeof(double));  // its loss doesn't count either
@@ -584,6 +586,10 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
       Backend::copy(owner_.stream_, &totals[loss_sum], scalars, sizeof(double));
     }
     owner_.stream_.synchronize();
+    if (double const mean = totals[nominal_sum] / owner_.size(); mean != nominal_) {
+      refuse("begin: the ranks disagree about total_samples; here it is " + std::to_string(info_.total_samples) +
+             ", and its mean over the ranks is " + std::to_string(mean));
+    }
   }
 
   replica& owner_;

@@ -37,9 +37,9 @@ class trainer_body {
   using replica_type = replica<Policy, Optimizer, backend_type>;
 
   /// Builds one model a device with `factory(device_context<backend>&)`, one after another, each in its rank's thread; models
-  /// are built in place and never moved. Values become rank 0's on every rank. `optimizers` holds one for all parameters, or one
-  /// a parameter group.
-  /// Throws usage_error for what is wrong with devices, parameters or optimizers, and what the factory throws; no thread is left.
+  /// are built in place and never moved. Values become rank 0's on every rank. `optimizers` holds one for all parameters, or
+  /// one a parameter group. Throws usage_error for what is wrong with devices, parameters or optimizers, and what the factory
+  /// throws; no thread is left.
   template <class Factory>
   trainer_body(devices const& chosen, Factory&& factory, std::vector<Optimizer> optimizers, options_type const& options = {})
       : options_(options), optimizers_(std::move(optimizers)) {
@@ -89,9 +89,9 @@ class trainer_body {
 
   /// One training step on `batch`, cut evenly over the devices (sizes differ by at most one; with fewer samples than devices
   /// some idle, and still take part). Returns when every rank is done.
-  /// Throws usage_error, with nothing changed, for an empty batch or no micro-batches. When a rank fails, the step ends on all of
-  /// them, the first failure comes out here, and the parameters are invalid.
-  /// Complexity: see the policy for bytes over the wire.
+  /// Throws usage_error, with nothing changed, for an empty batch or no micro-batches. When a rank fails, the step ends on all
+  /// of them, the first failure comes out here, and the parameters are invalid. Complexity: see the policy for bytes over the
+  /// wire.
   step_result step(batch_type const& batch, step_options options = {}) {
     std::size_t const samples = lockstep::sample_count(batch);
     expects(samples != 0, "step: the batch has no samples");
@@ -344,7 +344,8 @@ class trainer_body {
     expects_healthy();
     std::size_t const samples = lockstep::sample_count(batch);
     if (std::size_t const places = lockstep::sample_count(output); places != samples) {
-      refuse("predict: the batch has " + std::to_string(samples) + " samples, the output has room for " + std::to_string(places));
+      refuse("predict: the batch has " + std::to_string(samples) + " samples, the output has room for " +
+             std::to_string(places));
     }
     std::size_t const ranks = ranks_.size();
     on_all_ranks([&batch, &output, samples, ranks](rank_state& self) {

@@ -12,14 +12,19 @@ namespace support {
 inline constexpr lockstep::tuning small_buckets{.bucket_bytes = 1024, .stage_below_bytes = 256};
 inline constexpr lockstep::tuning staged_buckets{.bucket_bytes = 2048, .stage_below_bytes = 2048};
 
-/// Calls `f(std::type_identity<Policy>{}, name)` for every policy that takes several devices, with several tunings.
+/// Calls `f(std::type_identity<Policy>{}, name)` for every policy that takes several devices.
 template <class F>
 void for_each_parallel_policy(F&& f) {
-  f(std::type_identity<lockstep::replicate_and_gather<>>{}, "replicate_and_gather");
-  f(std::type_identity<lockstep::replicate_and_gather<lockstep::shared_memory, small_buckets>>{},
-    "replicate_and_gather, small buckets");
-  f(std::type_identity<lockstep::peer_all_reduce<>>{}, "peer_all_reduce");
-  f(std::type_identity<lockstep::peer_all_reduce<lockstep::automatic, small_buckets>>{}, "peer_all_reduce, small buckets");
+  f(std::type_identity<lockstep::replicate_and_gather<lockstep::shared_memory, small_buckets>>{}, "replicate_and_gather");
+  f(std::type_identity<lockstep::peer_all_reduce<lockstep::automatic, small_buckets>>{}, "peer_all_reduce");
+}
+
+/// The same with several tunings of each.
+template <class F>
+void for_each_tuned_policy(F&& f) {
+  for_each_parallel_policy(f);
+  f(std::type_identity<lockstep::replicate_and_gather<>>{}, "replicate_and_gather, default tuning");
+  f(std::type_identity<lockstep::peer_all_reduce<>>{}, "peer_all_reduce, default tuning");
   f(std::type_identity<lockstep::peer_all_reduce<lockstep::automatic, staged_buckets>>{}, "peer_all_reduce, staged");
 }
 

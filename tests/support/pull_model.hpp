@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "random.hpp"
+#include "../seed.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -28,12 +29,13 @@ struct pull_plan {
   std::vector<std::size_t> counts{3, 5};  // elements of each parameter
   layout memory = layout::arena;
   marking marks = marking::none;
-  std::vector<std::size_t> tied;  // parameters that are listed a second time, at the end
+  std::vector<std::size_t> tied{};  // parameters that are listed a second time, at the end
   std::uint64_t seed = 1;
 };
 
-/// Pulls every element towards the samples: loss = weight * sum (value - sample)^2 / 2, so that every gradient is known exactly.
-/// Element e of parameter p is pulled towards sample[(p + e) % width]. A tied parameter is used by both of its listings.
+/// Pulls every element towards the samples: loss = weight * sum (value - sample)^2 / 2, so that every gradient is known
+/// exactly. Element e of parameter p is pulled towards sample[(p + e) % width]. A tied parameter is used by both of its
+/// listings.
 template <lockstep::element Value = float, lockstep::model_promises Promises = lockstep::model_promises{}>
 class pull_model {
  public:
@@ -182,7 +184,7 @@ class pull_model {
   }
 
   pull_plan plan_;
-  draws random_;
+  tests::generator random_;
   std::vector<Value> values_;
   std::vector<float> gradients_;
   std::vector<std::unique_ptr<Value[]>> own_values_;
@@ -191,7 +193,7 @@ class pull_model {
 
 /// Samples for a pull_model.
 struct pull_samples {
-  pull_samples(draws& random, std::size_t samples, std::size_t sample_width) : count(samples), width(sample_width) {
+  pull_samples(tests::generator& random, std::size_t samples, std::size_t sample_width) : count(samples), width(sample_width) {
     for (std::size_t i = 0; i < count * width; ++i) {
       data.push_back(random.real(-1.0F, 1.0F));
     }

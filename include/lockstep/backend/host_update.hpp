@@ -72,7 +72,8 @@ class elementwise_update<host, Optimizer> {
         [&]<std::size_t... S>(std::index_sequence<S...>) {
           loop(static_cast<V*>(s.value), static_cast<G const*>(s.gradient), s.master, s.count, factor, optimizer, prepared,
                s.slots[S]...);
-        }(std::make_index_sequence<slots>{});
+        }
+        (std::make_index_sequence<slots>{});
       });
     });
   }

@@ -43,7 +43,8 @@ class bucket_memory {
 
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
 
-  /// Calls `travel(span)` for each contiguous span of a bucket, and moves staged pieces in before and out after, all on `stream`.
+  /// Calls `travel(span)` for each contiguous span of a bucket, and moves staged pieces in before and out after, all on
+  /// `stream`.
   template <class Travel>
   void each_span(std::size_t bucket, bucket_side side, stream_ref stream, Travel&& travel) {
     entry const& e = entries_[bucket];

@@ -101,8 +101,8 @@ class rank_error : public error, public std::nested_exception {
   rank_id rank_;
 };
 
-/// Call in a catch block: throws what was caught again, with `place` in its message. Exceptions of this library keep their type;
-/// others become a rank_error with the original nested.
+/// Call in a catch block: throws what was caught again, with `place` in its message. Exceptions of this library keep their
+/// type; others become a rank_error with the original nested.
 [[noreturn]] inline void rethrow_at(rank_id rank, std::string const& place) {
   try {
     throw;

@@ -69,9 +69,12 @@ class parameter_list {
   }
 
   /// Calls `found(distinct parameter, first element, count)` for every part of a trainable gradient within the `bytes` bytes
-  /// from `first`. Throws usage_error when there is none, or when an element is cut in two.
+  /// from `first`. Throws usage_error when there is none in them, or when an element is cut in two.
   template <class Found>
   void find_gradients(void const* first, std::size_t bytes, Found&& found) const {
+    if (bytes == 0) {
+      return;
+    }
     auto const begin = reinterpret_cast<std::uintptr_t>(first);
     std::uintptr_t const end = begin + bytes;
     auto at = std::upper_bound(by_gradient_.begin(), by_gradient_.end(), begin,
@@ -87,7 +90,7 @@ class parameter_list {
       found(at->distinct, low / size, (high - low) / size);
       any = true;
     }
-    expects(any || bytes == 0, "gradient_ready: the memory marked holds no gradient of a listed parameter");
+    expects(any, "gradient_ready: the memory marked holds no gradient of a listed parameter");
   }
 
  private:
@@ -139,8 +142,9 @@ class parameter_list {
         tenants.push_back({gradient, gradient + p.gradients().bytes(), i, true});
       }
     }
-    std::sort(tenants.begin(), tenants.end(),
-              [](tenant const& a, tenant const& b) { return std::pair{a.begin, a.listing} < std::pair{b.begin, b.listing}; });
+    std::sort(tenants.begin(), tenants.end(), [](tenant const& a, tenant const& b) {
+      return std::pair{a.begin, a.listing} < std::pair{b.begin, b.listing};
+    });
 
     std::vector<std::size_t> leader(listings_.size());  // the first listing of the same memory
     for (std::size_t i = 0; i < leader.size(); ++i) {

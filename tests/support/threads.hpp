@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace support {
+
+/// Runs `work(rank)` in a thread a rank; returns what each threw, as text ("" for nothing).
+template <class Work>
+std::vector<std::string> on_ranks(int size, Work work) {
+  std::vector<std::string> said(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        work(rank);
+      } catch (std::exception const& e) {
+        said[static_cast<std::size_t>(rank)] = e.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return said;
+}
+
+/// How many threads this process has; 0 where the system doesn't say.
+inline std::size_t thread_count() {
+  std::error_code none;
+  std::filesystem::directory_iterator const tasks{"/proc/self/task", none};
+  return none ? 0 : static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+/// Whether the process comes back to `count` threads. A thread that was joined can stay listed for a moment.
+inline bool comes_back_to(std::size_t count) {
+  for (int tries = 0; tries < 2000 && thread_count() != count; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
+  return thread_count() == count;
+}
+
+}  // namespace support
