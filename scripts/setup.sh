@@ -39,7 +39,7 @@ install_missing() {
       as_root=(sudo)
     fi
     if [[ $(id -u) -eq 0 ]] || command -v sudo >/dev/null; then
-      apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+      apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
       echo "Installing with ${as_root[*]:+sudo }apt-get: ${packages[*]}"
       "${apt[@]}" update -qq || echo "apt-get update failed; going on with the lists that are there"
       "${apt[@]}" install -y -qq --no-install-recommends "${packages[@]}" || echo "apt-get install failed"

@@ -10,8 +10,10 @@ import re
 import subprocess
 import sys
 
-DOCTEST = re.compile(r"^\[doctest\] test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed\s*(?:\|\s*(\d+) skipped)?", re.M)
-COUNTS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
+DOCTEST = re.compile(
+    r"^\[doctest\] test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed\s*(?:\|\s*(\d+) skipped)?", re.MULTILINE
+)
+COUNTS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -20,8 +22,7 @@ def count(test):
     output = COLOURS.sub("", test["stdout"])
     result = test["result"]
     if result == "SKIP":
-        lines = output.split("\n")
-        reasons = [line.strip() for line in lines if line.startswith("skipped")] or [line for line in lines if line.strip()][-1:]
+        reasons = [line for line in output.splitlines() if line.startswith("skipped")]
         return 0, 0, 1, reasons[0] if reasons else "skipped, without a reason"
     good = result == "OK"
     doctest, counts = DOCTEST.findall(output), COUNTS.findall(output)
@@ -60,7 +61,7 @@ def machine(root):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("logs", nargs="*", help="LABEL=build/meson-logs/testlog.json; without that file, the label counts as failed")
+    parser.add_argument("logs", nargs="*", help="LABEL=build/meson-logs/testlog.json; missing, it counts as failed")
     parser.add_argument("--json", type=pathlib.Path, help="write the results to this file")
     options = parser.parse_args()
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each tests/fail/*.cpp must not compile, and its first error must be the sentence in its line `// expect: <sentence>`."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -69,7 +70,8 @@ def main():
         if sentence is None:
             checks.check(source.name, ["it has no line: // expect: <sentence>"])
             continue
-        for name, command in compilers.items():
+        for compiler, command in compilers.items():
+            name = os.path.basename(compiler)
 
             def work(source=source, sentence=sentence, command=command):
                 status, lines = run([*command, source])

@@ -8,11 +8,13 @@ import re
 
 from checks import NVCC_FLAGS, WARNINGS, Checks, Compilers, headers_of, includes_of, run
 
-# Names that other people's headers define as macros, and that standard headers come through. Each becomes something that
-# compiles nowhere.
-POISONED = """I small near far IN OUT OPTIONAL ERROR DEBUG TRUE FALSE MIN MAX ASSERT LOG PI Bool None Status Success Always
-linux unix major minor verify SIZE DIM BLOCK_SIZE WARP_SIZE CEIL_DIV CUDA_CHECK cudaCheck""".split()
-POISON = [f"-D{name}=@{name}_is_a_macro_of_somebody" for name in POISONED]
+# Names that other people's headers define as macros. Each becomes something that compiles nowhere. The headers of C++, POSIX
+# and zlib come through all of them, those of CUDA and NCCL not through the last.
+POISONED = """I small near far IN OUT OPTIONAL ERROR DEBUG TRUE FALSE ASSERT LOG PI Bool None Status Success Always linux unix
+verify DIM BLOCK_SIZE WARP_SIZE CEIL_DIV CUDA_CHECK cudaCheck""".split()
+HOST_POISONED = "MIN MAX SIZE major minor".split()
+CUDA_POISON = [f"-D{name}=@{name}_is_a_macro_of_somebody" for name in POISONED]
+POISON = CUDA_POISON + [f"-D{name}=@{name}_is_a_macro_of_somebody" for name in HOST_POISONED]
 # Standard headers do not come through these two, so they are defined behind them: (std::min)(a, b) is what works.
 FUNCTION_POISON = "#define min(a, b) @min_is_a_macro_of_somebody\n#define max(a, b) @max_is_a_macro_of_somebody\n"
 CUDA_FILE = re.compile(r"/cuda[^/]*/|/(cuda|nccl|driver_types|vector_types)[^/]*$")
@@ -50,7 +52,7 @@ def main():
                 ]
             return problems, files
 
-        add(f"{header} stands alone, {command[0]}", command, work)
+        add(f"{header} stands alone, {os.path.basename(command[0])}", command, work)
 
     def add_all(name, command, prologue, suffix):
         def work():
@@ -83,7 +85,7 @@ def main():
 
     if tools.nvcc:
         for header in headers:
-            add_alone(header, [*cuda, *(POISON if header.endswith(".cuh") else [])], ".cu")
+            add_alone(header, [*cuda, *CUDA_POISON], ".cu")
         if "lockstep/lockstep.cuh" in headers:
             add_two_units(cuda, "lockstep/lockstep.cuh", "", ".cu")
     else:

@@ -164,7 +164,10 @@ def check_headers(checks, cxx):
         write(root, "lockstep.hpp", "#include <lockstep/core/two_definitions.hpp>")
         script = ROOT / "tests/structure/headers.py"
         answer = subprocess.run(
-            [sys.executable, script, "--root", root, *(["--cxx", cxx] if cxx else [])], capture_output=True, text=True, check=False
+            [sys.executable, script, "--root", root, *(["--cxx", cxx] if cxx else [])],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         for name, (_, words) in HEADERS.items():
             said = words in answer.stdout if words else f"FAILED: lockstep/{name}" not in answer.stdout
