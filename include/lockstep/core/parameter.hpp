@@ -37,7 +37,7 @@ class shape {
     }();
     for (std::size_t const extent : extents) {
       extents_[dimensions_++] = extent;
-      expects(empty || count_ <= std::numeric_limits<std::size_t>::max() / extent, "a shape's element count overflows");
+      expects(empty || count_ <= (std::numeric_limits<std::size_t>::max)() / extent, "a shape's element count overflows");
       count_ = empty ? 0 : count_ * extent;
     }
   }

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: 2026 The lockstep authors
+# SPDX-License-Identifier: Apache-2.0
+"""Each tests/fail/*.cpp must not compile, and its first error must be the sentence in its line `// expect: <sentence>`."""
+
+import os
+import re
+import shutil
+import subprocess
+
+from checks import NVCC_FLAGS, Checks, Compilers, run
+
+OLDEST_CLANG = 16
+ERROR = re.compile(r"\berror\b")
+
+
+def find_clang():
+    """The newest clang++ on PATH that is new enough, or None."""
+    for name in ["clang++", *(f"clang++-{version}" for version in range(40, OLDEST_CLANG - 1, -1))]:
+        path = shutil.which(name)
+        if path:
+            macros = subprocess.run([path, "-E", "-dM", "-x", "c++", "/dev/null"], capture_output=True, text=True, check=False)
+            version = re.search(r"__clang_major__ (\d+)", macros.stdout)
+            if version and int(version.group(1)) >= OLDEST_CLANG:
+                return path
+    return None
+
+
+def expected(source):
+    """The sentence that a file must fail with, or None."""
+    found = re.search(r"^// expect: (.+)$", source.read_text(), re.MULTILINE)
+    return found.group(1).strip() if found else None
+
+
+def first_error(lines):
+    """The first error among the first 15 lines, on one line with single spaces; compilers may fold theirs."""
+    lines = lines[:15]
+    for i, line in enumerate(lines):
+        if ERROR.search(line):
+            rest = lines[i + 1 :]
+            folded = next((k for k, later in enumerate(rest) if ERROR.search(later)), len(rest))
+            return " ".join(" ".join([line, *rest[:folded]]).split())
+    return ""
+
+
+def judge(status, lines, sentence):
+    """What is wrong with the way that a file failed to compile."""
+    if status == 0:
+        return ["it compiles, and must not"]
+    if sentence not in first_error(lines):
+        return [f"its first error must be: {sentence}", *lines[:15]]
+    return []
+
+
+def main():
+    tools = Compilers("fail")
+    checks = Checks()
+    include = f"-I{tools.root / 'include'}"
+    compilers = {tools.cxx[0]: [*tools.cxx, "-std=c++20", "-fsyntax-only", include]}
+    clang = find_clang()
+    if clang:
+        compilers[clang] = [clang, "-std=c++20", "-fsyntax-only", include]
+    if tools.nvcc:
+        compilers[tools.nvcc] = [tools.nvcc, *NVCC_FLAGS, include, "-o", "/dev/null", "-c"]
+
+    sources = sorted((tools.root / "tests/fail").glob("*.cpp"))
+    headers = sorted(str(path) for path in (tools.root / "include").rglob("*") if path.is_file())
+    jobs = []
+    for source in sources:
+        sentence = expected(source)
+        if sentence is None:
+            checks.check(source.name, ["it has no line: // expect: <sentence>"])
+            continue
+        for compiler, command in compilers.items():
+            name = os.path.basename(compiler)
+
+            def work(source=source, sentence=sentence, command=command):
+                status, lines = run([*command, source])
+                # Compilers write no list of what they read when they fail: take all headers.
+                return judge(status, lines, sentence), [str(source), *headers]
+
+            jobs.append((f"{source.name} | {name} | {' '.join(command)} | {tools.version(command[0])}", work))
+    for name, problems in tools.run(jobs).items():
+        checks.check("must not compile: " + " with ".join(name.split(" | ")[:2]), problems)
+    if sources and not clang:
+        checks.skip("programs that must not compile, with clang", f"no clang++ {OLDEST_CLANG} or newer is there")
+    if sources and not tools.nvcc:
+        checks.skip("programs that must not compile, with nvcc", "nvcc is not there")
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()

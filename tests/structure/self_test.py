@@ -1,0 +1,193 @@
+# SPDX-FileCopyrightText: 2026 The lockstep authors
+# SPDX-License-Identifier: Apache-2.0
+"""The checkers are checked: each rule is broken once, in a small tree of its own or by hand, and must be noticed."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import fail
+import tree
+from checks import ROOT, Checks, headers_of
+
+sys.path.insert(0, str(ROOT / "tests"))
+import count  # noqa: E402
+
+SPDX = "// SPDX-FileCopyrightText: 2026 The lockstep authors\n// SPDX-License-Identifier: Apache-2.0\n"
+
+# What a header holds below its first lines, and the words that its check must say; no words for what is allowed.
+DIRECTIONS = {
+    ("core/a.hpp", "#include <lockstep/comm/b.hpp>"): "core must not include <lockstep/comm/b.hpp>",
+    ("core/a.hpp", "#include <lockstep/core/b.hpp>"): "",
+    ("core/a.hpp", "#  include <cuda_runtime.h>"): "needs CUDA",
+    ("core/a.hpp", "#include <nccl.h>"): "needs CUDA",
+    ("core/a.hpp", "#include <lockstep/core/c.cuh>"): "needs CUDA",
+    ("core/a.hpp", '#include "b.hpp"'): "angle brackets",
+    ("core/a.hpp", "#include <lockstep/core/none.hpp>"): "does not exist",
+    ("core/a.hpp", "#include <lockstep/comm/detail/d.hpp>"): "a detail of another folder",
+    ("plan/a.hpp", "#include <lockstep/core/b.hpp>"): "plan must not include",
+    ("plan/a.hpp", "#include <zlib.h>"): "standard headers only",
+    ("plan/a.hpp", "#include <vector>"): "",
+    ("concepts.hpp", "#include <lockstep/backend/host.hpp>"): "concepts.hpp must not include",
+    ("backend/a.hpp", "#include <lockstep/comm/b.hpp>"): "backend must not include",
+    ("comm/a.hpp", "#include <lockstep/policy/b.hpp>"): "comm must not include",
+    ("comm/a.hpp", "#include <lockstep/comm/detail/d.hpp>"): "",
+    ("policy/a.hpp", "#include <lockstep/policy/b.hpp>"): "policies must not include each other",
+    ("policy/a.hpp", "#include <lockstep/policy/detail/d.hpp>"): "",
+    ("policy/a.hpp", "#include <lockstep/replica.hpp>"): "policy must not include",
+    ("replica.hpp", "#include <lockstep/policy/b.hpp>"): "replica.hpp must not include",
+    ("replica.cuh", "#include <lockstep/policy/b.hpp>"): "replica.hpp must not include",
+    ("trainer.hpp", "#include <lockstep/replica.hpp>"): "",
+    ("optim/a.hpp", "#include <lockstep/plan/b.hpp>"): "optim must not include",
+    ("data/a.hpp", "#include <lockstep/backend/host.hpp>"): "data must not include",
+    ("io/a.hpp", "#include <lockstep/backend/host.hpp>"): "",
+    ("io/a.hpp", "#include <lockstep/optim/b.hpp>"): "io must not include",
+    ("utils/a.hpp", ""): "has no row",
+}
+OTHERS = ["core/b.hpp", "core/c.cuh", "comm/b.hpp", "comm/detail/d.hpp", "plan/b.hpp", "policy/b.hpp", "policy/detail/d.hpp"]
+OTHERS += ["backend/host.hpp", "optim/b.hpp", "replica.hpp"]
+
+# Headers that do not stand alone, and what the compiler must be unhappy with; {} must stand.
+HEADERS = {
+    "core/good.hpp": ("#include <vector>\ninline std::vector<int> f() { return {}; }", ""),
+    "core/lacks_an_include.hpp": ("inline std::vector<int> g() { return {}; }", "vector"),
+    "core/warns.hpp": ("inline int h(unsigned long n) { return n; }", "conversion"),
+    "core/poisoned.hpp": ("template <class I> I i(I x) { return x; }", "core/poisoned.hpp stands alone"),
+    "core/calls_max.hpp": ("#include <limits>\ninline int j() { return std::numeric_limits<int>::max(); }", "max_is_a_macro"),
+    "core/two_definitions.hpp": ("int k() { return 1; }", "multiple definition"),
+}
+
+SUMMARY = "[doctest] doctest version is \"2.4.9\"\n[doctest] test cases:  9 |  {} passed | {} failed | {} skipped\n"
+# Output, Meson's result and status, and the counts that they must come to.
+COUNTS = [
+    (SUMMARY.format(9, 0, 0), "OK", 0, (9, 0, 0)),
+    (SUMMARY.format(7, 1, 1), "FAIL", 1, (7, 1, 1)),
+    (SUMMARY.format(9, 0, 0), "FAIL", 66, (9, 1, 0)),
+    (SUMMARY.format(0, 0, 0), "OK", 0, (0, 1, 0)),
+    ("\x1b[0m" + SUMMARY.format(9, 0, 0), "OK", 0, (9, 0, 0)),
+    ("[doctest] doctest version is \"2.4.9\"\n", "OK", 0, (0, 1, 0)),
+    ("", "FAIL", -11, (0, 1, 0)),
+    (SUMMARY.format(3, 0, 0), "TIMEOUT", -9, (3, 1, 0)),
+    ("", "ERROR", 99, (0, 1, 0)),
+    ("hello\n", "OK", 0, (1, 0, 0)),
+    ("x\n5 passed, 2 failed, 1 skipped\n", "FAIL", 1, (5, 2, 1)),
+    ("5 passed, 0 failed, 1 skipped\n", "FAIL", 1, (5, 1, 1)),
+    ("skipped: needs GPUs: 1, found: 0\n", "SKIP", 77, (0, 0, 1)),
+]
+
+SENTENCE = "lockstep: a trainer needs a model; see docs/concepts.md#model"
+# Status and output of a compiler, and whether that is the failure that SENTENCE asks for.
+FAILURES = [
+    (1, [f"a.cpp:1:2: error: static assertion failed: {SENTENCE}"], True),
+    (1, ["a.cu(7): error: static assertion failed with", f'    "{SENTENCE[:25]}', f'    {SENTENCE[26:]}"'], True),
+    (0, [], False),
+    (1, ["a.cpp:1:2: error: something else", f"a.cpp:2:2: error: {SENTENCE}"], False),
+    (1, ["In file included"] * 15 + [f"a.cpp:1:2: error: {SENTENCE}"], False),
+    (1, [f"a.cpp:1:2: note: {SENTENCE}", "a.cpp:1:2: error: other"], False),
+]
+
+
+def write(root, name, text):
+    path = root / "include/lockstep" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(SPDX + "#pragma once\n" + text + "\n")
+    return path
+
+
+def wrong(said, words):
+    """Whether what a check said fits the words that it must say."""
+    if not words:
+        return [f"must be allowed, but: {line}" for line in said]
+    return [] if any(words in line for line in said) else [f"must say: {words}", f"said: {said}"]
+
+
+def check_tree(checks):
+    for (name, text), words in DIRECTIONS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for other in OTHERS:
+                write(root, other, "")
+            write(root, name, text)
+            checks.check(f"directions notice: {name}: {text}", wrong(tree.directions(root, f"lockstep/{name}"), words))
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, other in ("a", "b"), ("b", "c"), ("c", "a"), ("d", "a"):
+            write(root, f"core/{name}.hpp", f"#include <lockstep/core/{other}.hpp>")
+        checks.check("cycles are noticed", [] if len(tree.cycles(root, headers_of(root))) == 1 else ["must find one cycle"])
+
+        wanted = ["lockstep/core/a.hpp", "lockstep/core/b.hpp"]
+        lines = [f"#include <{name}>" for name in wanted]
+        for text, words in {
+            "\n".join(lines): "",
+            lines[0]: "does not include <lockstep/core/b.hpp>",
+            "\n".join([*lines, "#include <lockstep/core/c.hpp>"]): "must not include <lockstep/core/c.hpp>",
+            "\n".join([*lines, lines[0]]): "twice",
+            "\n".join([*lines, "#include <vector>"]): "nothing but includes",
+            "\n".join([*lines, "#define X"]): "nothing but includes",
+        }.items():
+            write(root, "lockstep.hpp", text)
+            checks.check(f"umbrella notices: {text!r}", wrong(tree.umbrella(root, "lockstep.hpp", wanted), words))
+
+        for name, text, words in (
+            ("a.hpp", SPDX + "#pragma once\n", ""),
+            ("b.hpp", SPDX + "\n#pragma once\n", "#pragma once"),
+            ("c.cpp", SPDX.replace("Apache-2.0", "MIT"), "Apache"),
+            ("d.py", "#!/usr/bin/env python3\n" + SPDX.replace("//", "#"), ""),
+            ("e.cpp", "", "SPDX"),
+        ):
+            (root / name).write_text(text)
+            checks.check(f"first lines notice: {name}", wrong(tree.first_lines(root / name), words))
+
+        write(root, "version.hpp", "".join(f"#define LOCKSTEP_VERSION_{p} 1\n" for p in ("MAJOR", "MINOR", "PATCH")))
+        for meson, words in ("1.1.1", ""), ("1.1.0", "meson.build says 1.1.0"):
+            (root / "meson.build").write_text(f"project(\n  version: '{meson}',\n)\n")
+            (root / "CMakeLists.txt").write_text("project(lockstep VERSION 1.1.1 LANGUAGES CXX)\n")
+            (root / "CHANGELOG.md").write_text("## [1.1.1] - unreleased\n")
+            checks.check(f"versions notice: {meson}", wrong(tree.versions(root), words))
+
+        (root / "tests/core").mkdir(parents=True)
+        for name in "one_test.cpp", "two_test.cu":
+            (root / "tests/core" / name).touch()
+        for listed, words in (["one_test.cpp", "two_test.cu"], ""), (["one_test.cpp"], "two_test.cu is not listed"):
+            (root / "tests/meson.build").write_text("".join(f"  'core/{name}',\n" for name in listed))
+            checks.check(f"test lists notice: {listed}", wrong(tree.listed_tests(root), words))
+
+
+def check_headers(checks, cxx):
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, (text, _) in HEADERS.items():
+            write(root, name, text)
+        # One umbrella with a fault that only the linker sees.
+        write(root, "lockstep.hpp", "#include <lockstep/core/two_definitions.hpp>")
+        script = ROOT / "tests/structure/headers.py"
+        answer = subprocess.run(
+            [sys.executable, script, "--root", root, *(["--cxx", cxx] if cxx else [])],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for name, (_, words) in HEADERS.items():
+            said = words in answer.stdout if words else f"FAILED: lockstep/{name}" not in answer.stdout
+            checks.check(f"headers notice: {name}", [] if said else [f"must say: {words}", *answer.stdout.splitlines()[:60]])
+        checks.check("headers end with a failure", [] if answer.returncode == 1 else [f"ended with {answer.returncode}"])
+
+
+def main():
+    checks = Checks()
+    check_tree(checks)
+    check_headers(checks, sys.argv[1] if len(sys.argv) > 1 else None)
+    for i, (output, result, status, counts) in enumerate(COUNTS):
+        test = {"stdout": output, "result": result, "returncode": status}
+        found = count.count(test)[:3]
+        checks.check(f"count {i}", [] if found == counts else [f"{test} must count as {counts}, not {found}"])
+    for i, (status, lines, good) in enumerate(FAILURES):
+        problems = fail.judge(status, lines, SENTENCE)
+        checks.check(f"failure {i}", [] if (not problems) == good else [f"{lines} was judged {problems}"])
+    checks.finish()
+
+
+if __name__ == "__main__":
+    main()
