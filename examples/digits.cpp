@@ -28,7 +28,7 @@ constexpr std::size_t pixels = 64;
 constexpr int classes = 10;
 
 struct settings {
-  std::string data = EXAMPLES_DATA_DIR "/digits/digits.csv";
+  std::string data = LOCKSTEP_DATA_DIR "/digits/digits.csv";
   std::string policy = "all";
   int epochs = 20;
   int devices = 4;

@@ -327,7 +327,7 @@ class trainer_body {
   /// Micro-batches differ by at most one sample; those that would be empty are left out.
   static void train(Model& model, batch_type const& shard, std::size_t samples, std::size_t micro_batches,
                     typename replica_type::step& step) {
-    std::size_t const pieces = std::min(micro_batches, samples);
+    std::size_t const pieces = (std::min)(micro_batches, samples);
     for (std::size_t i = 0; i < pieces; ++i) {
       plan::range const piece = plan::split(samples, pieces, i);
       auto ctx = step.micro_batch(piece.count);

@@ -71,7 +71,7 @@ class agreement {
     std::size_t longest = 0;
     bool same = true;
     for (std::size_t rank = 0; 2 * rank < all.size(); ++rank) {
-      longest = std::max<std::size_t>(longest, all[2 * rank]);
+      longest = (std::max<std::size_t>)(longest, all[2 * rank]);
       same = same && all[2 * rank] == all[0] && all[2 * rank + 1] == all[1];
     }
     if (same) {
@@ -139,7 +139,7 @@ class agreement {
         if (all[rank * longest + line] != all[line]) {
           std::vector<std::uint64_t> text(text_words, 0);
           std::string const mine = line < lines.size() ? lines[line] : "no parameter";
-          std::memcpy(text.data(), mine.data(), std::min(mine.size(), text_words * sizeof(std::uint64_t) - 1));
+          std::memcpy(text.data(), mine.data(), (std::min)(mine.size(), text_words * sizeof(std::uint64_t) - 1));
           std::vector<std::uint64_t> const texts = all_gather(text);
           auto const said = [&](std::size_t r) { return reinterpret_cast<char const*>(texts.data() + r * text_words); };
           return std::string("the ranks must agree before they train together; ") +

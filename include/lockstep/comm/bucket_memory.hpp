@@ -32,8 +32,8 @@ class bucket_memory {
       : parameters_(&parameters), pieces_(std::move(pieces)) {
     std::size_t staging_bytes = 0;
     for (plan::bucket const& bucket : buckets) {
-      staging_bytes = std::max({staging_bytes, bucket.staged_count * element_size(bucket, bucket_side::gradient),
-                                bucket.staged_count * element_size(bucket, bucket_side::value)});
+      staging_bytes = (std::max)({staging_bytes, bucket.staged_count * element_size(bucket, bucket_side::gradient),
+                                  bucket.staged_count * element_size(bucket, bucket_side::value)});
     }
     staging_ = device.allocate(staging_bytes, memory_use::staging);
     for (plan::bucket& bucket : buckets) {
@@ -69,8 +69,8 @@ class bucket_memory {
     auto const cut = [&](plan::stretch const& stretch, std::size_t offset, plan::range keep) {
       for (std::size_t const index : stretch.pieces) {
         plan::piece const& piece = pieces_[index];
-        std::size_t const low = std::max(offset, keep.first);
-        std::size_t const high = std::min(offset + piece.count, keep.end());
+        std::size_t const low = (std::max)(offset, keep.first);
+        std::size_t const high = (std::min)(offset + piece.count, keep.end());
         if (low < high) {
           visit(piece.parameter, piece.first + (low - offset), high - low);
         }

@@ -82,8 +82,8 @@ class parameter_list {
     bool any = false;
     for (; at != by_gradient_.end() && at->begin < end; ++at) {
       std::size_t const size = size_of(distinct(at->distinct).gradient_type);
-      std::size_t const low = std::max(begin, at->begin) - at->begin;
-      std::size_t const high = std::min(end, at->end) - at->begin;
+      std::size_t const low = (std::max)(begin, at->begin) - at->begin;
+      std::size_t const high = (std::min)(end, at->end) - at->begin;
       if (low % size != 0 || high % size != 0) {
         refuse("gradient_ready: the memory marked cuts an element of '" + distinct(at->distinct).name + "' in two");
       }
