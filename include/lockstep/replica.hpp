@@ -326,6 +326,7 @@ class replica {
     if (launched_ != 0) {
       ready_event_.record(communication_->ref());
       stream_.wait(ready_event_);
+      communication_->ref().check();
     }
     for (; launched_ < gradients_->size(); ++launched_) {
       reduce_bucket(launched_, stream_);

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -37,6 +38,10 @@ struct host {
   static void zero(stream_ref stream, void* memory, std::size_t bytes);
   /// Enqueues copying `bytes` bytes. The two may overlap.
   static void copy(stream_ref stream, void* to, void const* from, std::size_t bytes);
+  /// Enqueues many copies as one task. The list must live until they are done.
+  static void copy(stream_ref stream, std::span<transfer const> transfers);
+  /// Enqueues adding `*loss` to `*sum` and setting it to zero.
+  static void add_loss(stream_ref stream, double* sum, float* loss);
 };
 
 struct host::options {
@@ -104,6 +109,13 @@ class host::stream_ref {
   }
   /// The same, returning false when `deadline` passes first.
   [[nodiscard]] bool synchronize(work_queue::time_point deadline) const { return queue_ == nullptr || queue_->wait(deadline); }
+
+  /// Throws what a task threw, once; waits for nothing.
+  void check() const {
+    if (queue_ != nullptr) {
+      queue_->rethrow();
+    }
+  }
 
   /// What is enqueued later runs after the work that `recorded` stands for now. In the calling thread this blocks.
   void wait(event const& recorded) const;
@@ -228,6 +240,18 @@ inline void host::copy(stream_ref stream, void* to, void const* from, std::size_
   if (bytes != 0 && to != from) {
     stream.enqueue([=] { std::memmove(to, from, bytes); });
   }
+}
+
+inline void host::copy(stream_ref stream, std::span<transfer const> transfers) {
+  stream.enqueue([transfers] {
+    for (transfer const& one : transfers) {
+      std::memcpy(one.to, one.from, one.bytes);
+    }
+  });
+}
+
+inline void host::add_loss(stream_ref stream, double* sum, float* loss) {
+  stream.enqueue([sum, loss] { *sum += static_cast<double>(std::exchange(*loss, 0.0F)); });
 }
 
 }  // namespace lockstep

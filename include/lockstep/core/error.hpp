@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -20,9 +21,9 @@ enum class device_id : int {};
 [[nodiscard]] constexpr int number(device_id device) noexcept { return static_cast<int>(device); }
 
 /// What every exception of this library derives from.
-class error : public std::exception {
+class error : public std::runtime_error {
  public:
-  explicit error(std::string message) : message_(std::move(message)) {}
+  explicit error(std::string const& message) : std::runtime_error(message), message_(message) {}
 
   [[nodiscard]] char const* what() const noexcept override { return message_.c_str(); }
 
@@ -74,7 +75,7 @@ class out_of_memory : public error {
 /// A rank did not arrive at an operation within its deadline.
 class timeout_error : public error {
  public:
-  timeout_error(rank_id missing, std::string message) : error(std::move(message)), missing_(missing) {}
+  timeout_error(rank_id missing, std::string const& message) : error(message), missing_(missing) {}
 
   /// The first rank that had not arrived.
   [[nodiscard]] rank_id missing() const noexcept { return missing_; }
@@ -93,7 +94,7 @@ class aborted_error : public error {
 /// original is nested (std::rethrow_if_nested). Exceptions of this library keep their own type instead.
 class rank_error : public error, public std::nested_exception {
  public:
-  rank_error(rank_id rank, std::string message) : error(std::move(message)), rank_(rank) {}
+  rank_error(rank_id rank, std::string const& message) : error(message), rank_(rank) {}
 
   [[nodiscard]] rank_id rank() const noexcept { return rank_; }
 

@@ -136,6 +136,15 @@ class work_queue {
     rethrow();
   }
 
+  /// Rethrows the kept exception, once; waits for nothing.
+  void rethrow() {
+    std::unique_lock lock(shared_->mutex);
+    if (std::exception_ptr const failure = std::exchange(shared_->failure, nullptr); failure != nullptr) {
+      lock.unlock();
+      std::rethrow_exception(failure);
+    }
+  }
+
   /// Gives the thread up for good, because a task does not return: the thread is detached, tasks that wait are dropped, and
   /// those who wait for them get an aborted_error. What the running task refers to must outlive it.
   void abandon() noexcept {
@@ -196,14 +205,6 @@ class work_queue {
       }
       shared->finished.fetch_add(1, std::memory_order_release);
       shared->progress.notify_all();
-    }
-  }
-
-  void rethrow() {
-    std::unique_lock lock(shared_->mutex);
-    if (std::exception_ptr const failure = std::exchange(shared_->failure, nullptr); failure != nullptr) {
-      lock.unlock();
-      std::rethrow_exception(failure);
     }
   }
 
