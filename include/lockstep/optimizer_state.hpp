@@ -33,7 +33,7 @@ class optimizer_groups {
     }
     for (parameter const& p : parameters.listings()) {
       if (optimizers_.size() > 1 && p.trainable() && p.group >= optimizers_.size()) {
-        refuse("parameter '" + p.name + "' is in group " + std::to_string(p.group) + ", but there are only " +
+        refuse(std::string("parameter '") + p.name + "' is in group " + std::to_string(p.group) + ", but there are only " +
                std::to_string(optimizers_.size()) + " optimizers");
       }
     }
@@ -112,7 +112,7 @@ class optimizer_state<Optimizer, Backend> {
       master_offset_.push_back(master_elements_);
       if (described.trainable()) {
         if (described.value_type == element_type::f64 || described.gradient_type == element_type::f64) {
-          refuse("parameter '" + described.name +
+          refuse(std::string("parameter '") + described.name +
                  "' is f64; elementwise optimizers compute in f32 and update f32, f16 and bf16 values");
         }
         elements_ += described.count();

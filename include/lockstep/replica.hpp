@@ -94,8 +94,8 @@ class replica {
   [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
 
   [[nodiscard]] std::string place(char const* doing) const {
-    return "rank " + std::to_string(number(rank())) + " (device " + std::to_string(number(device_.id())) + "), step " +
-           std::to_string(steps_) + ", " + doing;
+    return std::string("rank ") + std::to_string(number(rank())) + " (device " + std::to_string(number(device_.id())) +
+           "), step " + std::to_string(steps_) + ", " + doing;
   }
 
   void fail(std::string const& reason) noexcept {
@@ -149,9 +149,9 @@ class replica {
 
   [[nodiscard]] std::string settings() const {
     constexpr tuning t = Policy::tuning_values;
-    return "bucket_bytes " + std::to_string(t.bucket_bytes) + ", stage_below_bytes " + std::to_string(t.stage_below_bytes) +
-           ", " + std::to_string(state_->optimizers().size()) + " optimizers, reports_unused " +
-           (promises_.reports_unused ? "yes" : "no");
+    return std::string("bucket_bytes ") + std::to_string(t.bucket_bytes) + ", stage_below_bytes " +
+           std::to_string(t.stage_below_bytes) + ", " + std::to_string(state_->optimizers().size()) +
+           " optimizers, reports_unused " + (promises_.reports_unused ? "yes" : "no");
   }
 
   /// Plans the buckets for gradients that become ready in the order of `marks`; parameters backwards without marks.
@@ -391,11 +391,11 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
     expects(phase_ == phase::backward, "micro_batch comes before reduce");
     expects(samples > 0, "a micro-batch has at least one sample");
     if (samples > info_.samples - trained_) {
-      refuse("micro_batch(" + std::to_string(samples) + "): " + std::to_string(info_.samples) +
+      refuse(std::string("micro_batch(") + std::to_string(samples) + "): " + std::to_string(info_.samples) +
              " samples were announced to begin, and " + std::to_string(trained_) + " have been trained");
     }
     if (owner_.communicator_.aborted()) [[unlikely]] {
-      throw aborted_error("lockstep: another rank ended the step: " + owner_.communicator_.abort_reason());
+      throw aborted_error(std::string("lockstep: another rank ended the step: ") + owner_.communicator_.abort_reason());
     }
     close_micro_batch();
     bool const accumulate = owner_.accumulated_;
@@ -419,7 +419,7 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
     expects(phase_ == phase::backward, "reduce comes once, after backward");
     close_micro_batch();
     if (trained_ != info_.samples) {
-      refuse("reduce: " + std::to_string(info_.samples) + " samples were announced to begin, but only " +
+      refuse(std::string("reduce: ") + std::to_string(info_.samples) + " samples were announced to begin, but only " +
              std::to_string(trained_) + " were trained");
     }
     reduce_all();
@@ -588,7 +588,7 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
     }
     owner_.stream_.synchronize();
     if (double const mean = totals[nominal_sum] / owner_.size(); mean != nominal_) {
-      refuse("begin: the ranks disagree about total_samples; here it is " + std::to_string(info_.total_samples) +
+      refuse(std::string("begin: the ranks disagree about total_samples; here it is ") + std::to_string(info_.total_samples) +
              ", and its mean over the ranks is " + std::to_string(mean));
     }
   }

@@ -108,7 +108,7 @@ class trainer_body {
   /// The same with one batch a device, in rank order; any of them may be empty, but not all.
   step_result step_shards(std::span<batch_type const> shards, step_options options = {}) {
     if (shards.size() != ranks_.size()) {
-      refuse("step_shards: " + std::to_string(shards.size()) + " shards for " + std::to_string(ranks_.size()) +
+      refuse(std::string("step_shards: ") + std::to_string(shards.size()) + " shards for " + std::to_string(ranks_.size()) +
              " devices; give one a device");
     }
     std::size_t samples = 0;
@@ -194,7 +194,8 @@ class trainer_body {
     rank_state(device_id id, options_type const& options, int r) : device(id, options), rank(rank_id{r}) {}
 
     [[nodiscard]] std::string place(char const* doing) const {
-      return "rank " + std::to_string(number(rank)) + " (device " + std::to_string(number(device.id())) + "), " + doing;
+      return std::string("rank ") + std::to_string(number(rank)) + " (device " + std::to_string(number(device.id())) + "), " +
+             doing;
     }
 
     typename backend_type::device device;
@@ -223,7 +224,8 @@ class trainer_body {
 
   [[nodiscard]] rank_state& state(rank_id rank) {
     if (number(rank) < 0 || static_cast<std::size_t>(number(rank)) >= ranks_.size()) {
-      refuse("rank " + std::to_string(number(rank)) + " is not one of the " + std::to_string(ranks_.size()) + " here");
+      refuse(std::string("rank ") + std::to_string(number(rank)) + " is not one of the " + std::to_string(ranks_.size()) +
+             " here");
     }
     return *ranks_[static_cast<std::size_t>(number(rank))];
   }
@@ -344,7 +346,7 @@ class trainer_body {
     expects_healthy();
     std::size_t const samples = lockstep::sample_count(batch);
     if (std::size_t const places = lockstep::sample_count(output); places != samples) {
-      refuse("predict: the batch has " + std::to_string(samples) + " samples, the output has room for " +
+      refuse(std::string("predict: the batch has ") + std::to_string(samples) + " samples, the output has room for " +
              std::to_string(places));
     }
     std::size_t const ranks = ranks_.size();

@@ -228,7 +228,8 @@ class host::device {
   std::atomic<std::uint64_t> allocations_{0};
 };
 
-inline host::stream::stream(host::device const& owner) : stream("lockstep " + std::to_string(number(owner.id()))) {}
+inline host::stream::stream(host::device const& owner)
+    : stream(std::string("lockstep ") + std::to_string(number(owner.id()))) {}
 
 inline void host::zero(stream_ref stream, void* memory, std::size_t bytes) {
   if (bytes != 0) {

@@ -82,7 +82,8 @@ struct host_faults {
     }
     for (exception const& fault : exceptions) {
       if (fault.device == device && fault.step == step) {
-        throw injected_fault("device " + std::to_string(number(device)) + ": injected fault at step " + std::to_string(step));
+        throw injected_fault(std::string("device ") + std::to_string(number(device)) + ": injected fault at step " +
+                             std::to_string(step));
       }
     }
     for (absence const& fault : absences) {
@@ -90,8 +91,8 @@ struct host_faults {
         while (!aborted()) {
           std::this_thread::sleep_for(std::chrono::milliseconds{1});
         }
-        throw aborted_error("device " + std::to_string(number(device)) + " was absent from step " + std::to_string(step) +
-                            " until the step was aborted");
+        throw aborted_error(std::string("device ") + std::to_string(number(device)) + " was absent from step " +
+                            std::to_string(step) + " until the step was aborted");
       }
     }
   }

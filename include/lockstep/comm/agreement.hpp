@@ -119,9 +119,10 @@ class agreement {
 
   static std::string describe(parameter_list const& parameters, std::size_t index) {
     parameter const& p = parameters.listings()[index];
-    std::string text = "'" + p.name + "' " + to_string(p.shape) + " " + std::string(name_of(p.value_type));
-    text += p.trainable() ? ", gradient " + std::string(name_of(p.gradient_type)) + ", group " + std::to_string(p.group)
-                          : ", a buffer";
+    std::string text = std::string("'") + p.name + "' " + to_string(p.shape) + " " + std::string(name_of(p.value_type));
+    text += p.trainable()
+                ? std::string(", gradient ") + std::string(name_of(p.gradient_type)) + ", group " + std::to_string(p.group)
+                : ", a buffer";
     std::size_t const distinct = parameters.distinct_of_listing()[index];
     parameter const& leader = parameters.distinct(distinct);
     return &leader == &p ? text : text + ", tied to '" + leader.name + "'";
@@ -143,8 +144,8 @@ class agreement {
           std::vector<std::uint64_t> const texts = all_gather(text);
           auto const said = [&](std::size_t r) { return reinterpret_cast<char const*>(texts.data() + r * text_words); };
           return std::string("the ranks must agree before they train together; ") +
-                 (line == 0 ? "settings" : "parameter " + std::to_string(line - 1)) + " is the first difference: rank 0 has " +
-                 said(0) + ", rank " + std::to_string(rank) + " has " + said(rank);
+                 (line == 0 ? "settings" : std::string("parameter ") + std::to_string(line - 1)) +
+                 " is the first difference: rank 0 has " + said(0) + ", rank " + std::to_string(rank) + " has " + said(rank);
         }
       }
     }

@@ -34,7 +34,7 @@ class local_communicator {
   [[nodiscard]] static std::vector<local_communicator> create(std::span<device_id const> devices,
                                                               typename Backend::options const&) {
     if (devices.size() != 1) {
-      refuse("the local transport serves exactly one device, not " + std::to_string(devices.size()));
+      refuse(std::string("the local transport serves exactly one device, not ") + std::to_string(devices.size()));
     }
     return std::vector<local_communicator>(1);
   }

@@ -111,7 +111,7 @@ struct sample_count_fn {
       if constexpr (!is_replicated<View>::value) {
         std::size_t const here = (*this)(view);
         if (known && here != count) {
-          refuse("element " + std::to_string(position) + " of the batch has " + std::to_string(here) +
+          refuse(std::string("element ") + std::to_string(position) + " of the batch has " + std::to_string(here) +
                  " samples, those before it " + std::to_string(count));
         }
         count = here;

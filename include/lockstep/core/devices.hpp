@@ -23,7 +23,7 @@ class devices {
   /// Devices 0 to count - 1. Throws usage_error when count is not in [1, max_count].
   [[nodiscard]] static devices first(int count) {
     if (count < 1 || count > max_count) {
-      refuse("devices::first(" + std::to_string(count) + "): give 1 to " + std::to_string(max_count) + " devices");
+      refuse(std::string("devices::first(") + std::to_string(count) + "): give 1 to " + std::to_string(max_count) + " devices");
     }
     devices chosen;
     for (int index = 0; index < count; ++index) {
@@ -40,11 +40,11 @@ class devices {
     for (std::size_t rank = 0; rank < ids.size(); ++rank) {
       int const id = ids[rank];
       if (id < 0) {
-        refuse("device " + std::to_string(id) + " at rank " + std::to_string(rank) + ": devices count from 0");
+        refuse(std::string("device ") + std::to_string(id) + " at rank " + std::to_string(rank) + ": devices count from 0");
       }
       for (std::size_t before = 0; before < rank; ++before) {
         if (ids[before] == id) {
-          refuse("ranks " + std::to_string(before) + " and " + std::to_string(rank) + " are both on device " +
+          refuse(std::string("ranks ") + std::to_string(before) + " and " + std::to_string(rank) + " are both on device " +
                  std::to_string(id) + ": list each device once");
         }
       }

@@ -59,7 +59,7 @@ class file_error : public error {
 class out_of_memory : public error {
  public:
   out_of_memory(device_id device, std::uint64_t bytes, std::string const& use)
-      : error("device " + std::to_string(number(device)) + ": out of memory allocating " + std::to_string(bytes) +
+      : error(std::string("device ") + std::to_string(number(device)) + ": out of memory allocating " + std::to_string(bytes) +
               " bytes of " + use),
         device_(device),
         bytes_(bytes) {}
@@ -120,7 +120,7 @@ class rank_error : public error, public std::nested_exception {
 }
 
 /// Throws usage_error with `sentence`.
-[[noreturn]] inline void refuse(std::string const& sentence) { throw usage_error("lockstep: " + sentence); }
+[[noreturn]] inline void refuse(std::string const& sentence) { throw usage_error(std::string("lockstep: ") + sentence); }
 
 /// Throws usage_error with `sentence` unless `condition` holds. For sentences that must be built: test, then `refuse`.
 inline void expects(bool condition, char const* sentence) {

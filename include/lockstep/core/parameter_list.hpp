@@ -49,12 +49,12 @@ class parameter_list {
     std::size_t index = 0;
     for (parameter const& now : parameters) {
       if (index == listings_.size()) {
-        refuse("the model listed " + std::to_string(listings_.size()) + " parameters at first and now lists more, with '" +
-               now.name + "' first; the list must stay as it was");
+        refuse(std::string("the model listed ") + std::to_string(listings_.size()) +
+               " parameters at first and now lists more, with '" + now.name + "' first; the list must stay as it was");
       }
       parameter const& then = listings_[index];
       if (now.value != then.value || now.gradient != then.gradient || now.count() != then.count()) {
-        refuse("parameter '" + then.name + "' has changed its " +
+        refuse(std::string("parameter '") + then.name + "' has changed its " +
                (now.value != then.value         ? "value's address"
                 : now.gradient != then.gradient ? "gradient's address"
                                                 : "element count") +
@@ -63,7 +63,7 @@ class parameter_list {
       ++index;
     }
     if (index != listings_.size()) {
-      refuse("the model listed " + std::to_string(listings_.size()) + " parameters at first and now lists " +
+      refuse(std::string("the model listed ") + std::to_string(listings_.size()) + " parameters at first and now lists " +
              std::to_string(index) + "; the list must stay as it was");
     }
   }
@@ -85,7 +85,8 @@ class parameter_list {
       std::size_t const low = (std::max)(begin, at->begin) - at->begin;
       std::size_t const high = (std::min)(end, at->end) - at->begin;
       if (low % size != 0 || high % size != 0) {
-        refuse("gradient_ready: the memory marked cuts an element of '" + distinct(at->distinct).name + "' in two");
+        refuse(std::string("gradient_ready: the memory marked cuts an element of '") + distinct(at->distinct).name +
+               "' in two");
       }
       found(at->distinct, low / size, (high - low) / size);
       any = true;
@@ -110,18 +111,19 @@ class parameter_list {
     for (parameter const& p : listings_) {
       auto const check_address = [&](void const* address, element_type type, char const* what) {
         if (p.count() != 0 && address == nullptr) {
-          refuse("parameter '" + p.name + "' has no memory for its " + what + ": the address is null");
+          refuse(std::string("parameter '") + p.name + "' has no memory for its " + what + ": the address is null");
         }
         if (reinterpret_cast<std::uintptr_t>(address) % size_of(type) != 0) {
-          refuse("parameter '" + p.name + "': the address of its " + what + " is not aligned to its element type, " +
-                 std::string(name_of(type)));
+          refuse(std::string("parameter '") + p.name + "': the address of its " + what +
+                 " is not aligned to its element type, " + std::string(name_of(type)));
         }
       };
       check_address(p.value, p.value_type, "value");
       if (p.trainable()) {
         check_address(p.gradient, p.gradient_type, "gradient");
         if (!is_floating(p.value_type) || !is_floating(p.gradient_type)) {
-          refuse("parameter '" + p.name + "' is trainable, so value and gradient must be f16, bf16, f32 or f64; they are " +
+          refuse(std::string("parameter '") + p.name +
+                 "' is trainable, so value and gradient must be f16, bf16, f32 or f64; they are " +
                  std::string(name_of(p.value_type)) + " and " + std::string(name_of(p.gradient_type)));
         }
       }
@@ -162,11 +164,11 @@ class parameter_list {
       bool const tied = a.value == b.value && a.gradient == b.gradient && a.count() == b.count() && a.role == b.role &&
                         a.value_type == b.value_type && a.gradient_type == b.gradient_type && before.gradient == here.gradient;
       if (!tied) {
-        refuse("parameters '" + a.name + "' and '" + b.name +
+        refuse(std::string("parameters '") + a.name + "' and '" + b.name +
                "' share memory in part; tied parameters must have the same value, gradient, type and count");
       }
       if (a.group != b.group) {
-        refuse("parameters '" + a.name + "' and '" + b.name + "' are tied but in different groups");
+        refuse(std::string("parameters '") + a.name + "' and '" + b.name + "' are tied but in different groups");
       }
       leader[here.listing] = leader[before.listing];
     }
@@ -182,7 +184,7 @@ class parameter_list {
       }
       auto const [same, inserted] = by_name.try_emplace(listings_[i].name, distinct_of_[i]);
       if (!inserted && same->second != distinct_of_[i]) {
-        refuse("two parameters are named '" + listings_[i].name + "'; names must differ");
+        refuse(std::string("two parameters are named '") + listings_[i].name + "'; names must differ");
       }
     }
     for (tenant const& t : tenants) {

@@ -58,7 +58,7 @@ class csv_reader {
             "a CSV delimiter must not be a character that numbers or line ends are made of");
     for (std::size_t line = 0; line < options.header_lines; ++line) {
       if (!bytes_.line(line_)) {
-        bytes_.fail("expected header line " + std::to_string(line + 1) + "; found the end");
+        bytes_.fail(std::string("expected header line ") + std::to_string(line + 1) + "; found the end");
       }
     }
   }
@@ -68,14 +68,15 @@ class csv_reader {
     line_offset_ = bytes_.offset();
     if (!bytes_.line(line_)) {
       if (row_ == 0 || row_ < options_.rows) {
-        bytes_.fail("expected row " + std::to_string(row_ + 1) +
-                    (options_.rows != 0 ? " of " + std::to_string(options_.rows) : "") + "; found the end");
+        bytes_.fail(std::string("expected row ") + std::to_string(row_ + 1) +
+                    (options_.rows != 0 ? std::string(" of ") + std::to_string(options_.rows) : "") + "; found the end");
       }
       return false;
     }
     ++row_;
     if (options_.rows != 0 && row_ > options_.rows) {
-      bytes_.fail(line_offset_, "expected the end after " + std::to_string(options_.rows) + " rows; found another");
+      bytes_.fail(line_offset_,
+                  std::string("expected the end after ") + std::to_string(options_.rows) + " rows; found another");
     }
     fields_.clear();
     std::string_view rest = line_;
@@ -88,8 +89,8 @@ class csv_reader {
       columns_ = fields_.size();
     }
     if (fields_.size() != columns_) {
-      bytes_.fail(line_offset_, "expected " + std::to_string(columns_) + " columns in row " + std::to_string(row_) +
-                                    "; found " + std::to_string(fields_.size()));
+      bytes_.fail(line_offset_, std::string("expected ") + std::to_string(columns_) + " columns in row " +
+                                    std::to_string(row_) + "; found " + std::to_string(fields_.size()));
     }
     return true;
   }
@@ -118,7 +119,7 @@ class csv_reader {
   [[noreturn]] void fail_at(std::size_t index, std::string const& expected) const {
     std::string_view const field = fields_[index];
     auto const within = static_cast<std::uint64_t>(field.data() - line_.data());
-    bytes_.fail(line_offset_ + within, "expected " + expected + " in row " + std::to_string(row_) + ", column " +
+    bytes_.fail(line_offset_ + within, std::string("expected ") + expected + " in row " + std::to_string(row_) + ", column " +
                                            std::to_string(index + 1) + "; found " +
                                            (field.empty() ? std::string{"nothing"} : quoted(field)));
   }
@@ -172,7 +173,7 @@ template <csv_number T = float>
     }
     int const label = reader.number_at<int>(last);
     if (label < 0 || label >= classes) {
-      reader.fail_at(last, "a label from 0 to " + std::to_string(classes - 1));
+      reader.fail_at(last, std::string("a label from 0 to ") + std::to_string(classes - 1));
     }
     labels.values.push_back(label);
   }

@@ -57,13 +57,14 @@ std::vector<std::size_t> read_idx_shape(byte_reader& bytes) {
   unsigned char magic[4]{};
   bytes.read_all(magic, sizeof magic, "an IDX file's magic number");
   if (magic[0] != 0 || magic[1] != 0) {
-    bytes.fail(0, "expected an IDX file, which starts with two zero bytes; found " + hex(magic[0]) + " " + hex(magic[1]));
+    bytes.fail(
+        0, std::string("expected an IDX file, which starts with two zero bytes; found ") + hex(magic[0]) + " " + hex(magic[1]));
   }
   if (magic[2] != idx_code<T>) {
-    bytes.fail(2, "expected element type " + hex(idx_code<T>) + "; found " + hex(magic[2]));
+    bytes.fail(2, std::string("expected element type ") + hex(idx_code<T>) + "; found " + hex(magic[2]));
   }
   if (magic[3] < 1 || magic[3] > 8) {
-    bytes.fail(3, "expected 1 to 8 dimensions; found " + std::to_string(magic[3]));
+    bytes.fail(3, std::string("expected 1 to 8 dimensions; found ") + std::to_string(magic[3]));
   }
   std::vector<std::size_t> shape(magic[3]);
   std::size_t room = static_cast<std::size_t>(PTRDIFF_MAX) / sizeof(T);
@@ -73,7 +74,7 @@ std::vector<std::size_t> read_idx_shape(byte_reader& bytes) {
     bytes.read_all(big, sizeof big, "an extent");
     extent = std::size_t{big[0]} << 24U | std::size_t{big[1]} << 16U | std::size_t{big[2]} << 8U | std::size_t{big[3]};
     if (extent > room) {
-      bytes.fail(at, "expected extents whose product can be addressed; this one is " + std::to_string(extent));
+      bytes.fail(at, std::string("expected extents whose product can be addressed; this one is ") + std::to_string(extent));
     }
     room /= extent != 0 ? extent : 1;
   }
@@ -92,7 +93,7 @@ std::vector<T> read_big_endian(byte_reader& bytes, std::size_t count) {
     values.resize(have + now);
     std::size_t const got = bytes.read(values.data() + have, now * sizeof(T));
     if (got != now * sizeof(T)) {
-      bytes.fail("expected " + std::to_string(count) + " values; found the end after " +
+      bytes.fail(std::string("expected ") + std::to_string(count) + " values; found the end after " +
                  std::to_string(have + got / sizeof(T)));
     }
   }
@@ -144,19 +145,20 @@ requires std::convertible_to<std::uint8_t, T>
   }
   idx_array<std::uint8_t> const numbers = read_idx(labels, labels_name);
   if (numbers.shape.size() != 1) {
-    throw file_error(labels_name, 3, "expected labels in 1 dimension; found " + std::to_string(numbers.shape.size()));
+    throw file_error(labels_name, 3,
+                     std::string("expected labels in 1 dimension; found ") + std::to_string(numbers.shape.size()));
   }
   if (numbers.shape[0] != rows) {
     throw file_error(labels_name, 4,
-                     "expected " + std::to_string(rows) + " labels, one for each image of " + images_name + "; found " +
-                         std::to_string(numbers.shape[0]));
+                     std::string("expected ") + std::to_string(rows) + " labels, one for each image of " + images_name +
+                         "; found " + std::to_string(numbers.shape[0]));
   }
   column<int> classes_of{std::vector<int>(numbers.values.begin(), numbers.values.end())};
   for (std::size_t row = 0; row < rows; ++row) {
     if (classes_of.values[row] >= classes) {
-      throw file_error(
-          labels_name, 8 + row,
-          "expected a label from 0 to " + std::to_string(classes - 1) + "; found " + std::to_string(classes_of.values[row]));
+      throw file_error(labels_name, 8 + row,
+                       std::string("expected a label from 0 to ") + std::to_string(classes - 1) + "; found " +
+                           std::to_string(classes_of.values[row]));
     }
   }
   values.values.assign(pixels.values.begin(), pixels.values.end());

@@ -43,7 +43,7 @@ class sampler {
   explicit sampler(std::size_t samples, int size = 1, rank_id rank = rank_id{0}, sampler_options const& options = {})
       : samples_(samples), options_(options) {
     if (size < 1 || number(rank) < 0 || number(rank) >= size) {
-      refuse("sampler for rank " + std::to_string(number(rank)) + " of " + std::to_string(size) +
+      refuse(std::string("sampler for rank ") + std::to_string(number(rank)) + " of " + std::to_string(size) +
              ": give at least one rank, and a rank from 0 to one less than there are");
     }
     size_ = static_cast<std::size_t>(size);

@@ -78,7 +78,7 @@ class table {
   batch gather(std::span<std::size_t const> rows, storage& into) const {
     for (std::size_t const row : rows) {
       if (row >= rows_) {
-        refuse("row " + std::to_string(row) + " of a table that has " + std::to_string(rows_));
+        refuse(std::string("row ") + std::to_string(row) + " of a table that has " + std::to_string(rows_));
       }
     }
     return gather_columns(rows, into, std::index_sequence_for<T...>{});
@@ -94,7 +94,7 @@ class table {
  private:
   template <class U>
   void check(column<U> const& each, std::size_t index) {
-    std::string const name = "column " + std::to_string(index) + " of a table";
+    std::string const name = std::string("column ") + std::to_string(index) + " of a table";
     if (each.width == 0) {
       refuse(name + " has width 0: a row holds at least one value");
     }

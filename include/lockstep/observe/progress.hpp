@@ -167,7 +167,7 @@ class basic_progress {
       text.append(length < width_ ? width_ - length : 0, ' ');  // covers what was longer before
       width_ = length;
       line_open_ = true;
-      write("\r" + text);
+      write(std::string("\r") + text);
     } else {
       write(text + "\n");
     }
@@ -175,18 +175,18 @@ class basic_progress {
 
   [[nodiscard]] std::string describe(double elapsed) const {
     using progress_detail::format;
-    std::string text = "step " + std::to_string(done_);
+    std::string text = std::string("step ") + std::to_string(done_);
     if (total_ != 0) {
       double const part = static_cast<double>(done_) / static_cast<double>(total_);
-      text += "/" + std::to_string(total_) + "  " + format("%.0f", part < 1 ? std::floor(100 * part) : 100) + "%";
+      text += std::string("/") + std::to_string(total_) + "  " + format("%.0f", part < 1 ? std::floor(100 * part) : 100) + "%";
     }
-    text += "  loss " + format("%.4g", loss_);
+    text += std::string("  loss ") + format("%.4g", loss_);
     if (elapsed > 0) {
       double const speed = samples_ / elapsed;
-      text += "  " + format(speed < 100 ? "%.1f" : "%.0f", speed) + " samples/s";
+      text += std::string("  ") + format(speed < 100 ? "%.1f" : "%.0f", speed) + " samples/s";
       if (done_ < total_) {
         double const left = static_cast<double>(total_ - done_) * elapsed / static_cast<double>(steps_);
-        text += "  " + progress_detail::clock_time(left) + " left";
+        text += std::string("  ") + progress_detail::clock_time(left) + " left";
       }
     }
     return text;

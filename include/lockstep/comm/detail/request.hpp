@@ -37,15 +37,15 @@ struct request {
 /// "all_reduce of 10 f32", "reduce of 10 f32 by max to rank 2"
 [[nodiscard]] inline std::string to_string(request const& wanted) {
   std::string text{name_of(wanted.which)};
-  text += " of " + std::to_string(wanted.data.count) + " ";
+  text += std::string(" of ") + std::to_string(wanted.data.count) + " ";
   text += lockstep::name_of(wanted.data.type);
   if (wanted.how != reduction::sum) {
     text += wanted.how == reduction::min ? " by min" : " by max";
   }
   if (wanted.which == collective::reduce) {
-    text += " to rank " + std::to_string(number(wanted.root));
+    text += std::string(" to rank ") + std::to_string(number(wanted.root));
   } else if (wanted.which == collective::broadcast) {
-    text += " from rank " + std::to_string(number(wanted.root));
+    text += std::string(" from rank ") + std::to_string(number(wanted.root));
   }
   return text;
 }

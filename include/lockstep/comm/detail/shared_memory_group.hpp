@@ -77,8 +77,9 @@ class shared_memory_group {
     }
     leave(round);
     if (differing != 0) {  // nobody posts again: each rank aborts before it could
-      std::string const dispute = "rank " + std::to_string(differing) + " called " + to_string(members_[differing].wanted) +
-                                  " while rank 0 called " + to_string(members_.front().wanted);
+      std::string const dispute = std::string("rank ") + std::to_string(differing) + " called " +
+                                  to_string(members_[differing].wanted) + " while rank 0 called " +
+                                  to_string(members_.front().wanted);
       abort(dispute);
       refuse(dispute);
     }
@@ -135,8 +136,9 @@ class shared_memory_group {
     }
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%g", timeout_seconds_);
-    reason_ = "rank " + std::to_string(missing) + " (device " + std::to_string(number(at(rank_id{missing}).device)) +
-              ") did not arrive at " + to_string(self.wanted) + " within " + seconds + " seconds";
+    reason_ = std::string("rank ") + std::to_string(missing) + " (device " +
+              std::to_string(number(at(rank_id{missing}).device)) + ") did not arrive at " + to_string(self.wanted) +
+              " within " + seconds + " seconds";
     aborted_.store(true, std::memory_order_release);
     std::string const reason = reason_;
     lock.unlock();

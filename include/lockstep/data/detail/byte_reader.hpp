@@ -46,7 +46,7 @@ class byte_reader {
   void read_all(void* to, std::size_t bytes, std::string_view what) {
     std::size_t const got = read(to, bytes);
     if (got != bytes) {
-      fail("expected " + std::string{what} + ", " + std::to_string(bytes - got) + " bytes more; found the end");
+      fail(std::string("expected ") + std::string{what} + ", " + std::to_string(bytes - got) + " bytes more; found the end");
     }
   }
 
@@ -55,7 +55,7 @@ class byte_reader {
     char extra = 0;
     std::uint64_t const end = offset_;
     if (read(&extra, 1) != 0) {
-      fail(end, "expected the end after " + std::string{after} + "; found more bytes");
+      fail(end, std::string("expected the end after ") + std::string{after} + "; found more bytes");
     }
   }
 
