@@ -112,7 +112,7 @@ outcome run(std::string const& name, int devices, settings const& s, digits cons
   std::size_t right = 0;
   for (std::size_t i = 0; i < test.rows(); ++i) {
     auto const guess = std::max_element(predicted[i].begin(), predicted[i].end()) - predicted[i].begin();
-    right += guess == test.values<1>()[i] ? 1 : 0;
+    right += guess == test.values<1>()[i] ? 1U : 0U;
   }
   done.accuracy = static_cast<double>(right) / static_cast<double>(test.rows());
 

@@ -58,7 +58,7 @@ class shape {
 [[nodiscard]] inline std::string to_string(shape const& s) {
   std::string text = "{";
   for (std::size_t const extent : s.extents()) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
+    text += std::string(text.size() > 1 ? ", " : "") + std::to_string(extent);
   }
   return text + "}";
 }

@@ -77,7 +77,7 @@ namespace progress_detail {
     return "--:--";
   }
   auto const whole = static_cast<long long>(seconds + 0.5);
-  auto const two = [](long long value) { return (value < 10 ? "0" : "") + std::to_string(value); };
+  auto const two = [](long long value) { return std::string(value < 10 ? "0" : "") + std::to_string(value); };
   std::string const tail = two(whole % 60);
   return whole < 3600 ? std::to_string(whole / 60) + ":" + tail
                       : std::to_string(whole / 3600) + ":" + two(whole / 60 % 60) + ":" + tail;
