@@ -23,6 +23,7 @@
 #include <lockstep/core/options.hpp>
 #include <lockstep/core/parameter.hpp>
 #include <lockstep/core/parameter_list.hpp>
+#include <lockstep/core/spin.hpp>
 #include <lockstep/core/step_result.hpp>
 #include <lockstep/core/update.hpp>
 #include <lockstep/core/work_queue.hpp>

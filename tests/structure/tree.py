@@ -160,7 +160,7 @@ def listed_tests(root):
     """Whether every test file is listed in tests/meson.build, and what is listed exists."""
     tests = root / "tests"
     listed = re.findall(r"^\s*'(\S+_test\.(?:cpp|cu))',", (tests / "meson.build").read_text(), re.MULTILINE)
-    there = sorted(str(p.relative_to(tests)) for p in tests.glob("*/*_test.*") if p.suffix in (".cpp", ".cu"))
+    there = sorted(str(p.relative_to(tests)) for p in tests.rglob("*_test.*") if p.suffix in (".cpp", ".cu"))
     return [f"tests/{name} is not listed in tests/meson.build" for name in there if name not in listed] + [
         f"tests/meson.build lists {name} twice or without its file"
         for name in sorted(set(listed))

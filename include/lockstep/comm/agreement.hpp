@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <lockstep/concepts.hpp>
+#include <lockstep/core/memory.hpp>
 #include <lockstep/core/parameter_list.hpp>
 #include <lockstep/plan/buckets.hpp>
 
