@@ -10,11 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -596,4 +598,65 @@ TEST_CASE("trainer: bytes moved a step are those of the policy's formula") {
   std::uint64_t const peer_bytes = moved_a_step(peers);
   CHECK(peer_bytes >= 2 * bytes * 3);              // 2 G (N - 1) over all devices ...
   CHECK(peer_bytes <= 2 * bytes * 3 + 8 * 3 * 8);  // ... and three scalars
+}
+
+namespace {
+
+/// A policy of the user's own: peer_all_reduce that counts what it sends.
+struct counting_all_reduce {
+  using transport = lockstep::shared_memory;
+  static constexpr lockstep::tuning tuning_values{};
+  static inline std::atomic<int> reductions{0};
+
+  static void reduce(lockstep::shared_memory_communicator& communicator, lockstep::typed_span gradients,
+                     lockstep::host::stream_ref stream) {
+    ++reductions;
+    communicator.all_reduce(gradients, lockstep::reduction::sum, stream);
+  }
+  static constexpr lockstep::plan::range owned(std::size_t count, lockstep::rank_id, int) noexcept { return {0, count}; }
+};
+
+}  // namespace
+
+TEST_CASE("trainer: thousands of small tensors travel as one (R8), and a policy may be the user's own") {
+  for (layout const memory : {layout::arena, layout::scattered}) {
+    pull_plan const plan{.counts = std::vector<std::size_t>(3000, 5), .memory = memory, .marks = marking::in_order};
+    lockstep::trainer<pull_model<>, lockstep::sgd, counting_all_reduce> trainer{
+        lockstep::devices::first(3), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
+    tests::generator random{4};
+    pull_samples const samples{random, 8, 1};
+    for (int k = 0; k < 3; ++k) {
+      counting_all_reduce::reductions = 0;
+      trainer.step(samples.view());
+      CHECK(counting_all_reduce::reductions == 3);  // one a rank
+    }
+    CHECK(replicas_identical(trainer));
+    // Gradients in an arena are never kept twice (R15); scattered ones need the one staging span.
+    std::size_t const staging = trainer.memory(lockstep::rank_id{0})[lockstep::memory_use::staging];
+    CHECK(staging == (memory == layout::arena ? 0 : 3000 * 5 * sizeof(float)));
+  }
+}
+
+TEST_CASE("trainer: devices::all is one device a hardware thread") {
+  lockstep::trainer<line, lockstep::sgd, lockstep::peer_all_reduce<>> trainer{lockstep::devices::all(),
+                                                                              [](auto&) { return line{}; }, lockstep::sgd{}};
+  CHECK(trainer.size() == lockstep::host::device_count());
+  std::vector<float> const x(100, 1.0F);
+  CHECK(trainer.step({x, x}).samples() == 100);
+}
+
+TEST_CASE("trainer: several trainers live side by side, and one after another") {
+  auto const make = [] {
+    return std::make_unique<lockstep::trainer<line, lockstep::sgd, lockstep::peer_all_reduce<>>>(
+        lockstep::devices::first(3), [](auto&) { return line{}; }, lockstep::sgd{});
+  };
+  auto a = make();
+  auto b = make();
+  std::vector<float> const x(10, 1.0F);
+  for (int k = 0; k < 20; ++k) {
+    CHECK(a->step({x, x}).loss() == b->step({x, x}).loss());
+  }
+  a.reset();
+  auto c = make();
+  CHECK(c->step({x, x}).loss() > b->step({x, x}).loss());
 }

@@ -23,6 +23,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace lockstep {
@@ -198,6 +199,15 @@ class trainer_body {
              doing;
     }
 
+    /// The device is the thread's current one while its rank works.
+    [[nodiscard]] auto activate() const {
+      if constexpr (requires { device.activate(); }) {
+        return device.activate();
+      } else {
+        return std::monostate{};
+      }
+    }
+
     typename backend_type::device device;
     rank_id rank;
     std::optional<model_holder> model;
@@ -252,6 +262,7 @@ class trainer_body {
   template <class Work>
   static void guarded(rank_state& self, failures& failed, Work& work) noexcept {
     try {
+      [[maybe_unused]] auto const current = self.activate();
       work(self);
     } catch (aborted_error const&) {
       failed.add(std::current_exception(), true);
@@ -263,10 +274,14 @@ class trainer_body {
   /// Runs `work` in the thread of one rank and waits for it; throws what it throws.
   template <class Work>
   void on_rank(std::size_t rank, Work work) {
+    auto const run = [self = ranks_[rank].get(), &work] {
+      [[maybe_unused]] auto const current = self->activate();
+      work(*self);
+    };
     if (rank == 0) {
-      work(*ranks_[0]);
+      run();
     } else {
-      ranks_[rank]->thread.enqueue([&] { work(*ranks_[rank]); });
+      ranks_[rank]->thread.enqueue(run);
       ranks_[rank]->thread.wait();
     }
   }
@@ -276,6 +291,7 @@ class trainer_body {
   template <class Work>
   void on_all_ranks(Work work) {
     if (ranks_.size() == 1) {
+      [[maybe_unused]] auto const current = ranks_[0]->activate();
       work(*ranks_[0]);
       return;
     }
