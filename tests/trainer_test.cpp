@@ -146,7 +146,7 @@ TEST_CASE("trainer: every policy, device count and batch size gives the gradient
     CAPTURE(ranks);
     train_random_case<lockstep::single_device, lockstep::model_promises{}>(seed, 1);
     train_random_case<lockstep::single_device, accumulates>(seed, 1);
-    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
       CAPTURE(name);
       train_random_case<Policy, lockstep::model_promises{}>(seed, ranks);
       train_random_case<Policy, accumulates>(seed, ranks);
@@ -158,7 +158,7 @@ TEST_CASE("trainer: the same seed gives the same bits in every run of one policy
   std::uint64_t const first = tests::seed();
   for (std::uint64_t seed = first; seed < first + 10; ++seed) {
     CAPTURE(seed);
-    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
       CAPTURE(name);
       CHECK(train_random_case<Policy, lockstep::model_promises{}>(seed, 5) ==
             train_random_case<Policy, lockstep::model_promises{}>(seed, 5));
@@ -169,7 +169,7 @@ TEST_CASE("trainer: the same seed gives the same bits in every run of one policy
 TEST_CASE("trainer: however gradient_ready is called, the result has the same bits") {
   std::uint64_t const seed = tests::seed();
   CAPTURE(seed);
-  support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::vector<float> plain;
     for (int way = 0; way <= static_cast<int>(marking::shuffled); ++way) {
@@ -194,7 +194,7 @@ TEST_CASE("trainer: however gradient_ready is called, the result has the same bi
 }
 
 TEST_CASE("trainer: a tied parameter is reduced and stepped once, however often it is listed (R11)") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     pull_plan plan{.counts = {4, 6}, .memory = layout::arena, .marks = marking::in_order, .tied = {1, 1}, .seed = 1};
     lockstep::trainer<pull_model<>, lockstep::sgd, Policy> trainer{lockstep::devices::first(2),
@@ -218,7 +218,7 @@ TEST_CASE("trainer: a tied parameter is reduced and stepped once, however often 
 }
 
 TEST_CASE("trainer: 16-bit values follow an f32 master") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     auto const end_of = [&]<class Value>(std::type_identity<Value>) {
       pull_plan const plan{.counts = {40, 3}};
@@ -305,7 +305,7 @@ void fit_line(int ranks) {
 TEST_CASE("trainer: the smallest whole program finds its line under every policy") {
   fit_line<line, lockstep::single_device>(1);
   fit_line<mean_line, lockstep::single_device>(1);
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     fit_line<line, Policy>(4);
     fit_line<mean_line, Policy>(4);  // R3, R17: means of uneven shards
@@ -346,7 +346,7 @@ TEST_CASE("trainer: with fewer samples than devices, replicated arguments go to 
       line::train(ctx, {std::get<0>(shard), std::get<1>(shard)});
     }
   };
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     lockstep::trainer<tempered, lockstep::sgd, Policy> trainer{lockstep::devices::first(4), [](auto&) { return tempered{}; },
                                                                lockstep::sgd{.learning_rate = 0.5F}};
@@ -358,7 +358,7 @@ TEST_CASE("trainer: with fewer samples than devices, replicated arguments go to 
 }
 
 TEST_CASE("trainer: shards that are there already, one a device, empty ones too") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     tests::generator random{11};
     pull_samples const all{random, 10, 3};
@@ -389,7 +389,7 @@ TEST_CASE("trainer: predictions are gathered in the order of the batch") {
   lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::single_device> one{
       lockstep::devices::first(1), [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
   one.predict(all.view(), std::span{expected});
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     for (int const ranks : {1, 2, 7}) {
       lockstep::trainer<pull_model<>, lockstep::sgd, Policy> trainer{lockstep::devices::first(ranks),
@@ -410,7 +410,7 @@ TEST_CASE("trainer: parameter groups have an optimizer each, and hyperparameters
   struct grouped : pull_model<> {
     grouped() : pull_model<>({.counts = {2, 2}}) { listed_[1].group = 1; }
   };
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     lockstep::trainer<grouped, lockstep::sgd, Policy> trainer{
         lockstep::devices::first(2),
@@ -457,7 +457,7 @@ struct sign_descent {
 }  // namespace
 
 TEST_CASE("trainer: a whole optimizer steps each distinct parameter once, where the policy updates") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     pull_plan const plan{.counts = {3, 4, 5}, .tied = {1}};
     lockstep::trainer<pull_model<>, sign_descent, Policy> trainer{lockstep::devices::first(3),
@@ -473,7 +473,7 @@ TEST_CASE("trainer: a whole optimizer steps each distinct parameter once, where 
     CHECK(replicas_identical(trainer));
     CHECK(trainer.optimizer(0, lockstep::rank_id{0}).calls == 1);
     CHECK(trainer.optimizer(0, lockstep::rank_id{0}).listed == 3);
-    bool const root_only = std::string{name}.find("gather") != std::string::npos;
+    bool const root_only = name.find("gather") != std::string::npos;
     CHECK(trainer.optimizer(0, lockstep::rank_id{2}).calls == (root_only ? 0 : 1));
   });
 }
@@ -481,7 +481,7 @@ TEST_CASE("trainer: a whole optimizer steps each distinct parameter once, where 
 TEST_CASE("trainer: a parameter that no rank used keeps value and optimizer state; used somewhere, it gets the sum (R10)") {
   constexpr lockstep::model_promises reports{.honours_accumulate = true, .reports_unused = true};
   using model = pull_model<float, reports>;
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     for (marking const marks : {marking::none, marking::in_order}) {
       pull_plan const plan{.counts = {3, 4, 5}, .memory = layout::arena, .marks = marks, .tied = {}, .seed = 1};
@@ -532,7 +532,7 @@ TEST_CASE("trainer: buffers are the root's on every rank after each step") {
       line::train(ctx, shard);
     }
   };
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     lockstep::trainer<counting, lockstep::sgd, Policy> trainer{lockstep::devices::first(3), [](auto&) { return counting{}; },
                                                                lockstep::sgd{}};
@@ -547,7 +547,7 @@ TEST_CASE("trainer: buffers are the root's on every rank after each step") {
 }
 
 TEST_CASE("trainer: every rank starts from the values of rank 0") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     lockstep::trainer<line, lockstep::sgd, Policy> trainer{lockstep::devices::first(4),
                                                            [](lockstep::device_context<lockstep::host>& device) {
