@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 import fail
+import snippets
 import tree
 from checks import ROOT, Checks, headers_of
 
@@ -86,6 +87,42 @@ FAILURES = [
     (1, ["In file included"] * 15 + [f"a.cpp:1:2: error: {SENTENCE}"], False),
     (1, [f"a.cpp:1:2: note: {SENTENCE}", "a.cpp:1:2: error: other"], False),
 ]
+
+# Pages, and the words that the check of their snippets must say; no words where nothing is wrong.
+QUOTED = "  int twice(int x) {\n    return 2 * x;\n  }\n"
+PROGRAM = "#include <cstdio>\nint main() {{ std::printf(\"{}\\n\"); }}\n"
+PAGES = {
+    "quotes.md": ("```cpp\nint twice(int x) {\n  return 2 * x;\n}\n```\n", ""),
+    "quotes_a_part.md": ("- a list\n\n  ```cpp\n  return 2 * x;\n  ```\n", ""),
+    "changes_a_quote.md": ("```cpp\nint twice(int x) {\n  return x + x;\n}\n```\n", "no file goes on with:\n  return x + x;"),
+    "quotes_half_a_line.md": ("```cpp\nreturn 2\n```\n", "nor quoted"),
+    "quotes_nothing.md": ("```cpp\n\n```\n", "it is empty"),
+    "names_no_language.md": ("```\nint i;\n```\n", "must name its language"),
+    "names_another.md": ("```c++\nint i;\n```\n", "write cpp instead"),
+    "is_not_closed.md": ("```cpp\nint i;\n", "not closed"),
+    "is_no_code.md": ("```sh\nwhatever\n```\n", ""),
+    "prints.md": ("```cpp\n" + PROGRAM.format("right") + "```\n\n```text\nright\n```\n", ""),
+    "prints_something.md": ("```cpp\n" + PROGRAM.format("any") + "```\n\nProse.\n\n```text\nother\n```\n", ""),
+    "prints_else.md": ("```cpp\n" + PROGRAM.format("wrong") + "```\n\n```text\nright\n```\n", "it printed:\n  wrong"),
+    "warns.md": ("```cpp\nint main() { int x; }\n```\n", "unused variable"),
+    "fails.md": ("```cpp\nint main() { return 3; }\n```\n", "it ended with 3"),
+}
+README_PROGRAM = """```cpp
+#include <cstdio>
+namespace lockstep {
+template <class = void> struct peer_all_reduce {};
+template <class = void> struct replicate_and_gather {};
+struct single_device {};
+template <class> constexpr bool works = true;
+template <> constexpr bool works<single_device> = false;
+}
+int main() { std::puts(lockstep::works<lockstep::peer_all_reduce<>> ? "yes" : "no"); }
+```
+
+```text
+yes
+```
+"""
 
 
 def write(root, name, text):
@@ -175,10 +212,37 @@ def check_headers(checks, cxx):
         checks.check("headers end with a failure", [] if answer.returncode == 1 else [f"ended with {answer.returncode}"])
 
 
+def check_snippets(checks, cxx):
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        (root / "docs").mkdir()
+        (root / "examples").mkdir()
+        (root / "examples/quoted.cpp").write_text(QUOTED)
+        (root / "README.md").write_text(README_PROGRAM)
+        for name, (text, _) in PAGES.items():
+            (root / "docs" / name).write_text(text)
+        answer = subprocess.run(
+            [sys.executable, pathlib.Path(snippets.__file__), "--root", root, *(["--cxx", cxx] if cxx else [])],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        reports = answer.stdout.split("FAILED: ")
+        for name, (_, words) in PAGES.items():
+            mine = [report for report in reports if report.startswith(f"docs/{name}")]
+            good = any(words in report for report in mine) if words else not mine
+            checks.check(f"snippets notice: {name}", [] if good else [f"must say: {words}", *answer.stdout.splitlines()[:60]])
+        readme = [report.split(" with ")[0] for report in reports if report.startswith("README.md")]
+        wanted = ["README.md, program 1 under lockstep::single_device"]
+        checks.check("snippets notice: README.md under one policy", [] if readme == wanted else [f"said: {readme}"])
+        checks.check("snippets end with a failure", [] if answer.returncode == 1 else [f"ended with {answer.returncode}"])
+
+
 def main():
     checks = Checks()
     check_tree(checks)
     check_headers(checks, sys.argv[1] if len(sys.argv) > 1 else None)
+    check_snippets(checks, sys.argv[1] if len(sys.argv) > 1 else None)
     for i, (output, result, status, counts) in enumerate(COUNTS):
         test = {"stdout": output, "result": result, "returncode": status}
         found = count.count(test)[:3]

@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What docs/quickstart.md quotes, and whether it does what the page says.
+
+#include "../../examples/models/mlp.hpp"
+#include "../seed.hpp"
+#include "../support/threads.hpp"
+
+#include <lockstep/lockstep.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace {
+
+float loss_of(examples::mlp& model, examples::mlp::batch const& batch) {
+  float loss = 0;
+  lockstep::train_context<lockstep::host> ctx{
+      {.sample_weight = 1, .host_sample_weight = 1, .loss = &loss, .accumulate = false}};
+  model.train(ctx, batch);
+  return loss;
+}
+
+lockstep::table<float, std::int32_t> random_rows(tests::generator& random, std::size_t rows, std::size_t width) {
+  lockstep::column<float> values{{}, width};
+  lockstep::column<std::int32_t> labels{{}, 1};
+  for (std::size_t i = 0; i < rows; ++i) {
+    for (std::size_t j = 0; j < width; ++j) {
+      values.values.push_back(random.real(-1.0F, 1.0F));
+    }
+    labels.values.push_back(static_cast<std::int32_t>(random.whole(0, 2)));
+  }
+  return lockstep::table<float, std::int32_t>{std::move(values), std::move(labels)};
+}
+
+auto make_trainer(int devices, std::uint64_t seed) {
+  return lockstep::trainer<examples::mlp, lockstep::sgd, lockstep::peer_all_reduce<>>{
+      lockstep::devices::first(devices),
+      [seed](lockstep::device_context<lockstep::host>& device) {
+        return examples::mlp{device, {5, 8, 3}, seed};
+      },
+      {lockstep::sgd{.learning_rate = 0.1F}, lockstep::sgd{.learning_rate = 0.1F}}};
+}
+
+std::vector<float> values_of(examples::mlp const& model) {
+  std::vector<float> all;
+  for (lockstep::parameter const& p : model.parameters()) {
+    auto const* const values = static_cast<float const*>(p.value);
+    all.insert(all.end(), values, values + p.count());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("quickstart: a context made by hand runs a model alone, and its gradients are the differences of its loss") {
+  std::uint64_t const seed = tests::seed();
+  CAPTURE(seed);
+  tests::generator random{seed};
+  lockstep::host::device device;
+  examples::mlp model{lockstep::device_context<lockstep::host>{device, lockstep::rank_id{0}, 1}, {5, 8, 3}, seed};
+  auto const rows = random_rows(random, 4, 5);
+
+  loss_of(model, rows.view());
+  std::vector<float> gradients;
+  for (lockstep::parameter const& p : model.parameters()) {
+    auto const* const gradient = static_cast<float const*>(p.gradient);
+    gradients.insert(gradients.end(), gradient, gradient + p.count());
+  }
+  // Along a line in the direction of the gradient: no single element's difference stands out of f32's rounding. A step this
+  // short crosses few bends of the ReLU.
+  double square = 0;
+  for (float const g : gradients) {
+    square += static_cast<double>(g) * static_cast<double>(g);
+  }
+  float const far = 1e-3F / static_cast<float>(std::sqrt(square));
+  auto const loss_at = [&](float distance) {
+    auto g = gradients.begin();
+    for (lockstep::parameter const& p : model.parameters()) {
+      for (std::size_t e = 0; e < p.count(); ++e) {
+        static_cast<float*>(p.value)[e] += distance * *g++;
+      }
+    }
+    return static_cast<double>(loss_of(model, rows.view()));
+  };
+  double const ahead = loss_at(far);
+  double const behind = loss_at(-2 * far);
+  CHECK((ahead - behind) / (2 * static_cast<double>(far)) == doctest::Approx(square).epsilon(0.02));
+}
+
+TEST_CASE("quickstart: micro-batches give the step of the whole batch") {
+  std::uint64_t const seed = tests::seed();
+  CAPTURE(seed);
+  tests::generator random{seed};
+  auto const rows = random_rows(random, 23, 5);
+  auto const batch = rows.view();
+  auto whole = make_trainer(1, seed);
+  auto trainer = make_trainer(3, seed);
+  for (int k = 0; k < 3; ++k) {
+    double const loss = whole.step(batch).loss();
+    auto const result = trainer.step(batch, {.micro_batches = 4});
+    CHECK(result.loss() == doctest::Approx(loss).epsilon(1e-4));
+    CHECK(result.samples() == 23);
+  }
+  std::vector<float> const expected = values_of(whole.model());
+  std::vector<float> const got = values_of(trainer.model());
+  REQUIRE(got.size() == expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CHECK(std::abs(got[i] - expected[i]) < 1e-4F);
+  }
+}
+
+TEST_CASE("quickstart: learning rates change between steps") {
+  tests::generator random{3};
+  auto const rows = random_rows(random, 12, 5);
+  auto trainer = make_trainer(2, 3);
+  trainer.step(rows.view());
+  std::vector<float> const before = values_of(trainer.model());
+  float rate = 0;
+  trainer.optimizer(0).learning_rate = rate;
+  trainer.optimizer(1).learning_rate = rate;
+  trainer.step(rows.view());
+  CHECK(values_of(trainer.model()) == before);
+  rate = 0.1F;
+  trainer.optimizer(1).learning_rate = rate;
+  trainer.step(rows.view());
+  std::vector<float> const after = values_of(trainer.model());
+  CHECK(std::equal(before.begin(), before.begin() + 40, after.begin()));                  // layer 0's weights, group 0
+  CHECK_FALSE(std::equal(before.begin() + 40, before.begin() + 48, after.begin() + 40));  // its biases, group 1
+}
+
+TEST_CASE("quickstart: a communicator alone adds over the ranks") {
+  std::vector<lockstep::device_id> const ids{lockstep::device_id{0}, lockstep::device_id{1}, lockstep::device_id{2}};
+  auto communicators = lockstep::shared_memory_communicator::create(ids, {.timeout_seconds = 20});
+  std::vector<float> sums(3);
+  auto const said = support::on_ranks(3, [&](int number) {
+    auto const rank = static_cast<std::size_t>(number);
+    std::vector<float> data(1000, static_cast<float>(rank));
+    communicators[rank].all_reduce(std::span{data}, lockstep::reduction::sum, lockstep::host::stream_ref{});
+    sums[rank] = data[999];
+  });
+  CHECK(said == std::vector<std::string>(3));
+  CHECK(sums == std::vector<float>(3, 3.0F));
+}
+
+TEST_CASE("quickstart: the planner alone puts gradients into buckets, the last parameter first") {
+  std::vector<std::size_t> const counts{4000, 8, 2000, 8};  // elements of each gradient
+  std::vector<lockstep::plan::piece> pieces;
+  for (lockstep::plan::mark const& ready : lockstep::plan::cut_and_order(counts, {})) {
+    pieces.push_back({.parameter = ready.parameter, .first = ready.first, .count = ready.count});
+  }
+  std::vector<lockstep::plan::bucket> const buckets = lockstep::plan::plan_buckets(pieces, 16 << 10, 1 << 10);
+  REQUIRE(buckets.size() == 2);  // 16 KiB hold 4,096 elements: one bucket of 8 + 2000 + 8, one of 4000
+  CHECK(buckets[0].count == 2016);
+  CHECK(buckets[0].staged_count == 16);  // the two of 32 bytes travel together
+  CHECK(buckets[1].count == 4000);
+}
+
+TEST_CASE("quickstart: the sampler alone gives every sample to one rank") {
+  std::size_t const samples = 12;
+  int const ranks = 3;
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<std::size_t> all;
+    for (int rank = 0; rank < ranks; ++rank) {
+      lockstep::sampler const sampler{samples, ranks, lockstep::rank_id{rank}, {.seed = 7}};
+      std::vector<std::size_t> const mine = sampler.epoch(epoch);
+      all.insert(all.end(), mine.begin(), mine.end());
+    }
+    std::sort(all.begin(), all.end());
+    for (std::size_t i = 0; i < samples; ++i) {
+      CHECK(all[i] == i);
+    }
+  }
+}
