@@ -9,6 +9,7 @@
 #include <lockstep/core/error.hpp>
 #include <lockstep/core/parameter_list.hpp>
 #include <lockstep/core/step_result.hpp>
+#include <lockstep/mark_check.hpp>
 #include <lockstep/optimizer_state.hpp>
 #include <lockstep/plan/buckets.hpp>
 #include <lockstep/plan/order.hpp>
@@ -130,6 +131,9 @@ class replica {
     unused_now_.assign(promises_.reports_unused ? parameters_.listings().size() : 0, 0);
     used_.assign(uses, 0);
 
+    if (device_.options().checking == checking::marks) {
+      marks_.emplace(parameters_);
+    }
     agreement<Backend, communicator_type> const meeting{device_, communicator_};
     if (!alone()) {
       meeting.expect_same(settings(), parameters_);
@@ -248,12 +252,12 @@ class replica {
 
   void ready(std::size_t first, std::size_t count) {
     expect_listed("gradient_ready", first, count);
-    if (alone()) {
+    if (alone() && !marks_) {
       return;
     }
     for (std::size_t listing = first; listing < first + count; ++listing) {
-      if (recording()) {
-        record(listing);
+      if (recording() || marks_) {
+        ready_listing(listing);
       } else {
         readiness_.mark(listing);
       }
@@ -263,18 +267,13 @@ class replica {
 
   void ready_memory(void const* first, std::size_t bytes) {
     parameters_.find_gradients(first, bytes, [&](std::size_t p, std::size_t begin, std::size_t count) {
-      if (alone()) {
-        return;
-      }
-      if (recording()) {
-        recorded_.push_back({p, begin, count});
+      if (recording() || marks_) {
+        ready_part({p, begin, count});
       } else {
         readiness_.mark_range(p, begin, count);
       }
     });
-    if (!alone()) {
-      launch_ready();
-    }
+    launch_ready();
   }
 
   void unused(std::size_t index) {
@@ -293,16 +292,27 @@ class replica {
   [[nodiscard]] bool recording() const noexcept { return steps_ == 1; }
 
   /// A tied parameter is ready once each of its listings was marked.
-  void record(std::size_t listing) {
-    recorded_listings_.resize(parameters_.listings().size(), 0);
-    recorded_listings_[listing] = 1;
+  void ready_listing(std::size_t listing) {
+    marked_listings_.resize(parameters_.listings().size(), 0);
+    marked_listings_[listing] = 1;
     std::size_t const p = parameters_.distinct_of_listing()[listing];
-    for (std::size_t other = 0; other < recorded_listings_.size(); ++other) {
-      if (parameters_.distinct_of_listing()[other] == p && recorded_listings_[other] == 0) {
+    for (std::size_t other = 0; other < marked_listings_.size(); ++other) {
+      if (parameters_.distinct_of_listing()[other] == p && marked_listings_[other] == 0) {
         return;
       }
     }
-    recorded_.push_back({p, 0, parameters_.distinct(p).count()});
+    if (parameters_.distinct(p).trainable()) {
+      ready_part({p, 0, parameters_.distinct(p).count()});
+    }
+  }
+
+  void ready_part(plan::mark const& part) {
+    if (recording()) {
+      recorded_.push_back(part);
+    }
+    if (marks_) {
+      marks_->mark(part.parameter, part.first, part.count, stream_);
+    }
   }
 
   // ---- communication ----
@@ -315,6 +325,9 @@ class replica {
   /// Sends off the buckets that are complete, in plan order, behind what the model has enqueued. The last bucket has nothing
   /// left to hide behind and stays on the model's own stream.
   void launch_ready() {
+    if (alone() || marks_) {
+      return;
+    }
     for (; launched_ + 1 < gradients_->size() && launched_ < readiness_.launchable(); ++launched_) {
       ready_event_.record(stream_);
       communication_->ref().wait(ready_event_);
@@ -354,8 +367,9 @@ class replica {
   plan::readiness readiness_;
   std::size_t launched_ = 0;
 
+  std::optional<mark_check<Backend>> marks_;
   std::vector<plan::mark> recorded_;
-  std::vector<std::uint8_t> recorded_listings_;
+  std::vector<std::uint8_t> marked_listings_;
 
   typename Backend::buffer scalars_;
   typename Backend::buffer loss_;
@@ -514,7 +528,7 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
       }
       owner.readiness_.reset();
       owner.launched_ = 0;
-      owner.recorded_listings_.clear();
+      owner.marked_listings_.clear();
       std::fill(owner.totals_.begin(), owner.totals_.end(), 0.0);
       Backend::zero(owner.stream_, owner.scalars_.data(), owner.scalars_.bytes());
       Backend::zero(owner.stream_, owner.loss_.data(), owner.loss_.bytes());
@@ -555,6 +569,9 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
 
   void reduce_all() {
     phase_ = phase::reduced;
+    if (owner_.marks_) {
+      owner_.attempt("checking marks", [&] { owner_.marks_->finish(owner_.stream_); });
+    }
     owner_.attempt("reducing gradients", [&] {
       if (!owner_.accumulated_) {
         zero_gradients();  // skipped before anything was written
