@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "policy": ABOVE_COMM | {"policy"},
     "arena.hpp": {"core", "plan"},
     "optimizer_state.hpp": {"core", "plan", "concepts.hpp"},
-    "replica.hpp": ABOVE_COMM | {"optimizer_state.hpp"},
+    "replica.hpp": ABOVE_COMM | {"composes.hpp", "optimizer_state.hpp"},
     "composes.hpp": {"core", "concepts.hpp"},
     "trainer.hpp": ABOVE_COMM | {"composes.hpp", "replica.hpp"},
     "optim": {"core", "optim"},
