@@ -20,7 +20,7 @@ MAY_INCLUDE = {
     "arena.hpp": {"core", "plan"},
     "optimizer_state.hpp": {"core", "plan", "concepts.hpp"},
     "mark_check.hpp": {"core"},
-    "replica.hpp": ABOVE_COMM | {"mark_check.hpp", "optimizer_state.hpp"},
+    "replica.hpp": ABOVE_COMM | {"composes.hpp", "mark_check.hpp", "optimizer_state.hpp"},
     "composes.hpp": {"core", "concepts.hpp"},
     "trainer.hpp": ABOVE_COMM | {"composes.hpp", "replica.hpp"},
     "gradient_check.hpp": {"core", "concepts.hpp", "policy", "trainer.hpp"},
