@@ -31,9 +31,9 @@ missing() {  # NEED...: the packages of packages.txt, with one of these needs, t
 }
 
 # Installs what is missing with apt-get. Does nothing, and needs no network, where nothing is.
-install_missing() {
+install_missing() {  # NEED...: beside needed and optional packages
   local packages as_root=() apt
-  read -r -a packages <<<"$(missing needed optional)"
+  read -r -a packages <<<"$(missing needed optional "$@")"
   if [[ ${#packages[@]} -gt 0 ]] && command -v apt-get >/dev/null; then
     if [[ $(id -u) -ne 0 ]]; then
       as_root=(sudo)
@@ -45,7 +45,7 @@ install_missing() {
       "${apt[@]}" install -y -qq --no-install-recommends "${packages[@]}" || echo "apt-get install failed"
     fi
   fi
-  read -r -a packages <<<"$(missing needed)"
+  read -r -a packages <<<"$(missing needed "$@")"
   if [[ ${#packages[@]} -gt 0 ]]; then
     echo "Missing, and could not be installed from here; in Debian's names: ${packages[*]}"
     return 1

@@ -89,7 +89,7 @@ bool all_silent(std::vector<std::string> const& said) {
 }  // namespace
 
 TEST_CASE("replica: a loop of the caller's own, marking slices of a tensor-major arena, trains like one device") {
-  support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::atomic<int> wrong{0};
     auto const said = with_replicas<Policy>(4, [&](int rank, auto& replica, tensor_major& mine) {
@@ -115,7 +115,7 @@ TEST_CASE("replica: a loop of the caller's own, marking slices of a tensor-major
 }
 
 TEST_CASE("replica: with the total not known, the update divides by the samples that were counted") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::atomic<int> wrong{0};
     auto const said = with_replicas<Policy>(3, [&](int rank, auto& replica, tensor_major& mine) {
@@ -146,7 +146,7 @@ TEST_CASE("replica: ranks that were told different totals are refused") {
 }
 
 TEST_CASE("replica: one rank's vote skips the step everywhere, and values stay (R26)") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::atomic<int> wrong{0};
     auto const said = with_replicas<Policy>(3, [&](int rank, auto& replica, tensor_major& mine) {
@@ -176,7 +176,7 @@ TEST_CASE("replica: one rank's vote skips the step everywhere, and values stay (
 }
 
 TEST_CASE("replica: a step left unfinished ends the step on every rank, naming the rank") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     auto const said = with_replicas<Policy>(3, [&](int rank, auto& replica, tensor_major& mine) {
       auto step = replica.begin({.samples = 1, .total_samples = 3});

@@ -87,6 +87,6 @@ else
     run_tests thread build-tsan 'host processes' "${lean[@]}" -Db_sanitize=thread -Dcpp_args=-g1
     wrapper=()
   fi
-  run_tests plain build 'host processes structure'
+  run_tests plain build 'host processes structure gpu multi_gpu'
 fi
 python3 tests/count.py "${report[@]}" "${logs[@]}"

@@ -66,7 +66,7 @@ struct user_error : std::runtime_error {
 }  // namespace
 
 TEST_CASE("trainer: an exception in one model's train reaches the caller with its place, and no thread is left (L2)") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::size_t const threads = support::thread_count();
     for (int const failing : {0, 2, 3}) {
@@ -97,7 +97,7 @@ TEST_CASE("trainer: an exception in one model's train reaches the caller with it
 }
 
 TEST_CASE("trainer: an injected fault at any step on any device ends the step everywhere") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     for (int device = 0; device < 4; ++device) {
       for (std::uint64_t step = 1; step <= 3; ++step) {
@@ -119,7 +119,7 @@ TEST_CASE("trainer: an injected fault at any step on any device ends the step ev
 }
 
 TEST_CASE("trainer: an allocation that fails on one device unwinds all, and says which device and how much (D4)") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::size_t const threads = support::thread_count();
     std::size_t refused = 0;
@@ -148,7 +148,7 @@ TEST_CASE("trainer: an allocation that fails on one device unwinds all, and says
 }
 
 TEST_CASE("trainer: a device that never arrives is named within the deadline (L1)") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::size_t const threads = support::thread_count();
     for (int const absent : {0, 3}) {
@@ -278,7 +278,7 @@ TEST_CASE("trainer: ranks whose models differ are refused on every rank, naming 
          list[0].gradient_type = lockstep::element_type::f16;
        }},
   };
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::size_t const threads = support::thread_count();
     for (variant const& v : variants) {
@@ -406,7 +406,7 @@ TEST_CASE("trainer: marks outside the model's list or memory are errors that nam
 }
 
 TEST_CASE("trainer: a zero-element parameter is no trouble (R9)") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     pull_plan const plan{.counts = {0, 4, 0}, .memory = layout::scattered, .marks = support::marking::in_order};
     pull_trainer<Policy> trainer{lockstep::devices::first(3), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};

@@ -10,11 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -144,7 +146,7 @@ TEST_CASE("trainer: every policy, device count and batch size gives the gradient
     CAPTURE(ranks);
     train_random_case<lockstep::single_device, lockstep::model_promises{}>(seed, 1);
     train_random_case<lockstep::single_device, accumulates>(seed, 1);
-    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
       CAPTURE(name);
       train_random_case<Policy, lockstep::model_promises{}>(seed, ranks);
       train_random_case<Policy, accumulates>(seed, ranks);
@@ -156,7 +158,7 @@ TEST_CASE("trainer: the same seed gives the same bits in every run of one policy
   std::uint64_t const first = tests::seed();
   for (std::uint64_t seed = first; seed < first + 10; ++seed) {
     CAPTURE(seed);
-    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+    support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
       CAPTURE(name);
       CHECK(train_random_case<Policy, lockstep::model_promises{}>(seed, 5) ==
             train_random_case<Policy, lockstep::model_promises{}>(seed, 5));
@@ -167,7 +169,7 @@ TEST_CASE("trainer: the same seed gives the same bits in every run of one policy
 TEST_CASE("trainer: however gradient_ready is called, the result has the same bits") {
   std::uint64_t const seed = tests::seed();
   CAPTURE(seed);
-  support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::vector<float> plain;
     for (int way = 0; way <= static_cast<int>(marking::shuffled); ++way) {
@@ -192,7 +194,7 @@ TEST_CASE("trainer: however gradient_ready is called, the result has the same bi
 }
 
 TEST_CASE("trainer: a tied parameter is reduced and stepped once, however often it is listed (R11)") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     pull_plan plan{.counts = {4, 6}, .memory = layout::arena, .marks = marking::in_order, .tied = {1, 1}, .seed = 1};
     lockstep::trainer<pull_model<>, lockstep::sgd, Policy> trainer{lockstep::devices::first(2),
@@ -216,7 +218,7 @@ TEST_CASE("trainer: a tied parameter is reduced and stepped once, however often 
 }
 
 TEST_CASE("trainer: 16-bit values follow an f32 master") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     auto const end_of = [&]<class Value>(std::type_identity<Value>) {
       pull_plan const plan{.counts = {40, 3}};
@@ -303,7 +305,7 @@ void fit_line(int ranks) {
 TEST_CASE("trainer: the smallest whole program finds its line under every policy") {
   fit_line<line, lockstep::single_device>(1);
   fit_line<mean_line, lockstep::single_device>(1);
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     fit_line<line, Policy>(4);
     fit_line<mean_line, Policy>(4);  // R3, R17: means of uneven shards
@@ -344,7 +346,7 @@ TEST_CASE("trainer: with fewer samples than devices, replicated arguments go to 
       line::train(ctx, {std::get<0>(shard), std::get<1>(shard)});
     }
   };
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     lockstep::trainer<tempered, lockstep::sgd, Policy> trainer{lockstep::devices::first(4), [](auto&) { return tempered{}; },
                                                                lockstep::sgd{.learning_rate = 0.5F}};
@@ -356,7 +358,7 @@ TEST_CASE("trainer: with fewer samples than devices, replicated arguments go to 
 }
 
 TEST_CASE("trainer: shards that are there already, one a device, empty ones too") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     tests::generator random{11};
     pull_samples const all{random, 10, 3};
@@ -387,7 +389,7 @@ TEST_CASE("trainer: predictions are gathered in the order of the batch") {
   lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::single_device> one{
       lockstep::devices::first(1), [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
   one.predict(all.view(), std::span{expected});
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     for (int const ranks : {1, 2, 7}) {
       lockstep::trainer<pull_model<>, lockstep::sgd, Policy> trainer{lockstep::devices::first(ranks),
@@ -408,7 +410,7 @@ TEST_CASE("trainer: parameter groups have an optimizer each, and hyperparameters
   struct grouped : pull_model<> {
     grouped() : pull_model<>({.counts = {2, 2}}) { listed_[1].group = 1; }
   };
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     lockstep::trainer<grouped, lockstep::sgd, Policy> trainer{
         lockstep::devices::first(2),
@@ -455,7 +457,7 @@ struct sign_descent {
 }  // namespace
 
 TEST_CASE("trainer: a whole optimizer steps each distinct parameter once, where the policy updates") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     pull_plan const plan{.counts = {3, 4, 5}, .tied = {1}};
     lockstep::trainer<pull_model<>, sign_descent, Policy> trainer{lockstep::devices::first(3),
@@ -471,7 +473,7 @@ TEST_CASE("trainer: a whole optimizer steps each distinct parameter once, where 
     CHECK(replicas_identical(trainer));
     CHECK(trainer.optimizer(0, lockstep::rank_id{0}).calls == 1);
     CHECK(trainer.optimizer(0, lockstep::rank_id{0}).listed == 3);
-    bool const root_only = std::string{name}.find("gather") != std::string::npos;
+    bool const root_only = name.find("gather") != std::string::npos;
     CHECK(trainer.optimizer(0, lockstep::rank_id{2}).calls == (root_only ? 0 : 1));
   });
 }
@@ -479,7 +481,7 @@ TEST_CASE("trainer: a whole optimizer steps each distinct parameter once, where 
 TEST_CASE("trainer: a parameter that no rank used keeps value and optimizer state; used somewhere, it gets the sum (R10)") {
   constexpr lockstep::model_promises reports{.honours_accumulate = true, .reports_unused = true};
   using model = pull_model<float, reports>;
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     for (marking const marks : {marking::none, marking::in_order}) {
       pull_plan const plan{.counts = {3, 4, 5}, .memory = layout::arena, .marks = marks, .tied = {}, .seed = 1};
@@ -530,7 +532,7 @@ TEST_CASE("trainer: buffers are the root's on every rank after each step") {
       line::train(ctx, shard);
     }
   };
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     lockstep::trainer<counting, lockstep::sgd, Policy> trainer{lockstep::devices::first(3), [](auto&) { return counting{}; },
                                                                lockstep::sgd{}};
@@ -545,7 +547,7 @@ TEST_CASE("trainer: buffers are the root's on every rank after each step") {
 }
 
 TEST_CASE("trainer: every rank starts from the values of rank 0") {
-  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, char const* name) {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     lockstep::trainer<line, lockstep::sgd, Policy> trainer{lockstep::devices::first(4),
                                                            [](lockstep::device_context<lockstep::host>& device) {
@@ -596,4 +598,65 @@ TEST_CASE("trainer: bytes moved a step are those of the policy's formula") {
   std::uint64_t const peer_bytes = moved_a_step(peers);
   CHECK(peer_bytes >= 2 * bytes * 3);              // 2 G (N - 1) over all devices ...
   CHECK(peer_bytes <= 2 * bytes * 3 + 8 * 3 * 8);  // ... and three scalars
+}
+
+namespace {
+
+/// A policy of the user's own: peer_all_reduce that counts what it sends.
+struct counting_all_reduce {
+  using transport = lockstep::shared_memory;
+  static constexpr lockstep::tuning tuning_values{};
+  static inline std::atomic<int> reductions{0};
+
+  static void reduce(lockstep::shared_memory_communicator& communicator, lockstep::typed_span gradients,
+                     lockstep::host::stream_ref stream) {
+    ++reductions;
+    communicator.all_reduce(gradients, lockstep::reduction::sum, stream);
+  }
+  static constexpr lockstep::plan::range owned(std::size_t count, lockstep::rank_id, int) noexcept { return {0, count}; }
+};
+
+}  // namespace
+
+TEST_CASE("trainer: thousands of small tensors travel as one (R8), and a policy may be the user's own") {
+  for (layout const memory : {layout::arena, layout::scattered}) {
+    pull_plan const plan{.counts = std::vector<std::size_t>(3000, 5), .memory = memory, .marks = marking::in_order};
+    lockstep::trainer<pull_model<>, lockstep::sgd, counting_all_reduce> trainer{
+        lockstep::devices::first(3), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
+    tests::generator random{4};
+    pull_samples const samples{random, 8, 1};
+    for (int k = 0; k < 3; ++k) {
+      counting_all_reduce::reductions = 0;
+      trainer.step(samples.view());
+      CHECK(counting_all_reduce::reductions == 3);  // one a rank
+    }
+    CHECK(replicas_identical(trainer));
+    // Gradients in an arena are never kept twice (R15); scattered ones need the one staging span.
+    std::size_t const staging = trainer.memory(lockstep::rank_id{0})[lockstep::memory_use::staging];
+    CHECK(staging == (memory == layout::arena ? 0 : 3000 * 5 * sizeof(float)));
+  }
+}
+
+TEST_CASE("trainer: devices::all is one device a hardware thread") {
+  lockstep::trainer<line, lockstep::sgd, lockstep::peer_all_reduce<>> trainer{lockstep::devices::all(),
+                                                                              [](auto&) { return line{}; }, lockstep::sgd{}};
+  CHECK(trainer.size() == lockstep::host::device_count());
+  std::vector<float> const x(100, 1.0F);
+  CHECK(trainer.step({x, x}).samples() == 100);
+}
+
+TEST_CASE("trainer: several trainers live side by side, and one after another") {
+  auto const make = [] {
+    return std::make_unique<lockstep::trainer<line, lockstep::sgd, lockstep::peer_all_reduce<>>>(
+        lockstep::devices::first(3), [](auto&) { return line{}; }, lockstep::sgd{});
+  };
+  auto a = make();
+  auto b = make();
+  std::vector<float> const x(10, 1.0F);
+  for (int k = 0; k < 20; ++k) {
+    CHECK(a->step({x, x}).loss() == b->step({x, x}).loss());
+  }
+  a.reset();
+  auto c = make();
+  CHECK(c->step({x, x}).loss() > b->step({x, x}).loss());
 }

@@ -23,6 +23,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace lockstep {
@@ -125,9 +126,7 @@ class trainer_body {
   /// done. Throws usage_error when batch and output differ in their samples.
   template <class Batch, class Output>
   void predict(Batch const& batch, Output const& output) {
-    static_assert(infers<Model>,
-                  "lockstep: predict needs Model::infer(lockstep::infer_context<backend>&, batch const&, output const&); "
-                  "see docs/concepts.md#model-infer");
+    static_assert(infers<Model>, "lockstep: Model must have a public infer to predict; see docs/concepts.md#model-predict");
     if constexpr (infers<Model>) {
       predict_parts(batch, output);
     }
@@ -198,6 +197,15 @@ class trainer_body {
              doing;
     }
 
+    /// The device is the thread's current one while its rank works.
+    [[nodiscard]] auto activate() const {
+      if constexpr (requires { device.activate(); }) {
+        return device.activate();
+      } else {
+        return std::monostate{};
+      }
+    }
+
     typename backend_type::device device;
     rank_id rank;
     std::optional<model_holder> model;
@@ -252,6 +260,7 @@ class trainer_body {
   template <class Work>
   static void guarded(rank_state& self, failures& failed, Work& work) noexcept {
     try {
+      [[maybe_unused]] auto const current = self.activate();
       work(self);
     } catch (aborted_error const&) {
       failed.add(std::current_exception(), true);
@@ -263,10 +272,14 @@ class trainer_body {
   /// Runs `work` in the thread of one rank and waits for it; throws what it throws.
   template <class Work>
   void on_rank(std::size_t rank, Work work) {
+    auto const run = [self = ranks_[rank].get(), &work] {
+      [[maybe_unused]] auto const current = self->activate();
+      work(*self);
+    };
     if (rank == 0) {
-      work(*ranks_[0]);
+      run();
     } else {
-      ranks_[rank]->thread.enqueue([&] { work(*ranks_[rank]); });
+      ranks_[rank]->thread.enqueue(run);
       ranks_[rank]->thread.wait();
     }
   }
@@ -276,6 +289,7 @@ class trainer_body {
   template <class Work>
   void on_all_ranks(Work work) {
     if (ranks_.size() == 1) {
+      [[maybe_unused]] auto const current = ranks_[0]->activate();
       work(*ranks_[0]);
       return;
     }
@@ -372,6 +386,10 @@ class trainer_body {
   std::optional<std::string> failure_;
 };
 
+template <class Model, class Optimizer, class Policy>
+using trainer_base = std::conditional_t<composes<Model, Optimizer, Policy>, trainer_body<Model, Optimizer, Policy>,
+                                        unmet::trainer_body<Model, Optimizer, Policy>>;
+
 /// Trains a model on several devices: owns one replica a device, and the step they take together.
 ///
 ///   lockstep::trainer<mlp, lockstep::adamw, lockstep::peer_all_reduce<>> trainer{
@@ -383,10 +401,8 @@ class trainer_body {
 /// Members: trainer_body. Where Model, Optimizer and Policy don't make a trainer, the first error is a sentence that says why.
 /// Thread safety: one thread at a time.
 template <class Model, class Optimizer, class Policy>
-class trainer : public std::conditional_t<composes<Model, Optimizer, Policy>, trainer_body<Model, Optimizer, Policy>,
-                                          unmet_trainer<Model, Optimizer, Policy>> {
-  using base = std::conditional_t<composes<Model, Optimizer, Policy>, trainer_body<Model, Optimizer, Policy>,
-                                  unmet_trainer<Model, Optimizer, Policy>>;
+class trainer : public trainer_base<Model, Optimizer, Policy> {
+  using base = trainer_base<Model, Optimizer, Policy>;
 
  public:
   using base::base;

@@ -336,16 +336,19 @@ TEST_CASE("host event: completes although work before it failed, and the failure
 }
 
 TEST_CASE("host event: those who wait for an abandoned stream get an error, and the event outlives the stream") {
+  std::promise<void> started;
   std::promise<void> gate;
-  auto const ended = std::make_shared<std::promise<void>>();
+  auto const ended = std::make_shared<std::promise<void>>();  // the task may outlive this function's other variables
   host::event event;
   host::stream const consumer;
   {
     host::stream const stuck;
-    stuck.enqueue([opened = gate.get_future().share(), ended] {
+    stuck.enqueue([&started, opened = gate.get_future().share(), ended] {
+      started.set_value();
       opened.wait();
-      ended->set_value_at_thread_exit();
+      ended->set_value();
     });
+    started.get_future().wait();  // a task that has not started would be dropped
     event.record(stuck);
     consumer.wait(event);
     CHECK_FALSE(stuck.synchronize(std::chrono::steady_clock::now()));

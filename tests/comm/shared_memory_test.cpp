@@ -290,6 +290,8 @@ TEST_CASE("shared_memory: a communicator may move or go while its collectives ar
   auto const taken = std::move(again[0]);
   int element = 0;
   CHECK_THROWS_AS(again[0].all_reduce(std::span{&element, 1}, reduction::sum, {}), lockstep::usage_error);
+  again[0].abort("nobody's group");
+  CHECK_FALSE(taken.aborted());
 }
 
 TEST_CASE("shared_memory: whenever an abort comes, a collective succeeds on every rank or on none") {

@@ -127,24 +127,46 @@ TEST_CASE("work_queue: the destructor finishes what was enqueued and swallows a 
 
 TEST_CASE("work_queue: what a task captured is destroyed before the task counts as done, dropped tasks included") {
   work_queue queue;
-  auto const token = std::make_shared<int>(0);
-  queue.enqueue([copy = token] { throw std::runtime_error("drop the next"); });
-  queue.enqueue([copy = token] {});
+  std::atomic<int> destroyed_in_time{0};
+  auto const probe = [&] {
+    return std::shared_ptr<void>(nullptr, [&](void*) { destroyed_in_time += queue.here().reached() ? 0 : 1; });
+  };
+  gate hold;
+  queue.enqueue([opened = hold.future()] { opened.wait(); });
+  queue.enqueue([captured = probe()] { throw std::runtime_error("drop the next"); });
+  queue.enqueue([captured = probe()] {});
+  hold.open();
   CHECK_THROWS_AS(queue.wait(), std::runtime_error);
-  CHECK(token.use_count() == 1);
+  CHECK(destroyed_in_time == 2);
+}
+
+TEST_CASE("work_queue: who sees a ticket reached sees what the tasks wrote") {
+  work_queue queue;
+  for (int round = 0; round < 200; ++round) {
+    int written = 0;
+    queue.enqueue([&] { written = round + 1; });
+    auto const point = queue.here();
+    while (!point.reached()) {
+      std::this_thread::yield();
+    }
+    REQUIRE(written == round + 1);
+  }
 }
 
 TEST_CASE("work_queue: an abandoned queue frees those who wait, drops its tasks and takes no more") {
-  auto const ended = std::make_shared<std::promise<void>>();
+  auto const ended = std::make_shared<gate>();  // the task may outlive this function's other variables
+  gate started;
   gate hold;
   auto const token = std::make_shared<int>(0);
   {
     work_queue queue;
-    queue.enqueue([opened = hold.future(), ended] {
+    queue.enqueue([&started, opened = hold.future(), ended] {
+      started.open();
       opened.wait();
-      ended->set_value_at_thread_exit();
+      ended->open();
     });
     queue.enqueue([copy = token] {});
+    started.future().wait();  // a task that has not started would be dropped
     std::thread waiter([&] { CHECK_THROWS_AS(queue.wait(), lockstep::aborted_error); });
     CHECK_FALSE(queue.wait(in_milliseconds(5)));
     queue.abandon();
@@ -154,7 +176,7 @@ TEST_CASE("work_queue: an abandoned queue frees those who wait, drops its tasks 
     CHECK_THROWS_AS(queue.wait(), lockstep::aborted_error);
   }
   hold.open();  // the task returns after its queue is gone
-  ended->get_future().wait();
+  ended->future().wait();
 }
 
 TEST_CASE("work_queue: an idle queue can be abandoned") {

@@ -85,8 +85,13 @@ class shared_memory_communicator {
   }
 
   /// Ends the group: ranks that wait in a collective, and all that call one later, get an aborted_error with the reason. A
-  /// collective in which all ranks arrived already completes. The first reason stays.
-  void abort(std::string reason) noexcept { group_->abort(std::move(reason)); }
+  /// collective in which all ranks arrived already completes. The first reason stays. Does nothing on a
+  /// communicator that was moved from.
+  void abort(std::string reason) noexcept {
+    if (group_ != nullptr) {
+      group_->abort(std::move(reason));
+    }
+  }
   [[nodiscard]] bool aborted() const noexcept { return group_->aborted(); }
   /// Empty until aborted.
   [[nodiscard]] std::string abort_reason() const { return group_->abort_reason(); }

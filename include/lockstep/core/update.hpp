@@ -5,7 +5,6 @@
 #include <lockstep/core/element_type.hpp>
 #include <lockstep/core/options.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,7 +17,8 @@ struct update_segment {
   void const* gradient = nullptr;
   /// The f32 value that a 16-bit `value` is rounded from; null for f32 values.
   float* master = nullptr;
-  std::array<float*, Slots> slots{};
+  /// One address a slot. A plain array, which kernels may index; it has at least one element.
+  float* slots[Slots == 0 ? 1 : Slots] = {};
   std::size_t count = 0;
   element_type value_type = element_type::f32;
   element_type gradient_type = element_type::f32;

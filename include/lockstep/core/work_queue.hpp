@@ -200,9 +200,6 @@ class work_queue {
       if (failure != nullptr) {
         shared->failure = std::move(failure);
       }
-      if (shared->abandoned) {
-        return;
-      }
       shared->finished.fetch_add(1, std::memory_order_release);
       shared->progress.notify_all();
     }

@@ -1,0 +1,347 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <lockstep/core/error.hpp>
+#include <lockstep/core/memory.hpp>
+#include <lockstep/core/options.hpp>
+
+#include <cuda_runtime.h>
+#include <cuda/stream_ref>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+/// A call of the CUDA runtime failed.
+class cuda_error : public error {
+ public:
+  cuda_error(cudaError_t code, std::string const& message) : error(message), code_(code) {}
+
+  [[nodiscard]] cudaError_t code() const noexcept { return code_; }
+
+ private:
+  cudaError_t code_;
+};
+
+/// Throws cuda_error, with the place of the call, unless `code` is success.
+inline void check(cudaError_t code, std::source_location place = std::source_location::current()) {
+  if (code != cudaSuccess) [[unlikely]] {
+    static_cast<void>(cudaGetLastError());  // so that the next call does not report it again
+    throw cuda_error(code, std::string("CUDA: ") + cudaGetErrorName(code) + ", " + cudaGetErrorString(code) + ", at " +
+                               place.file_name() + ":" + std::to_string(place.line()));
+  }
+}
+
+/// The backend of NVIDIA GPUs. Kernels and copies are enqueued; the host goes on.
+struct cuda {
+  struct options;
+  class device;
+  class device_guard;
+  class buffer;
+  class stream;
+  class stream_ref;
+  class event;
+  class weight;
+
+  /// How many GPUs the CUDA runtime sees; 0 without a driver.
+  [[nodiscard]] static int device_count() noexcept {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+  }
+
+  /// Enqueues setting `bytes` bytes to zero.
+  static void zero(stream_ref stream, void* memory, std::size_t bytes);
+  /// Enqueues copying `bytes` bytes between any two memories that CUDA knows. From or to pageable host memory the host waits.
+  static void copy(stream_ref stream, void* to, void const* from, std::size_t bytes);
+  /// Enqueues many copies within the memory of one device, in as few launches as their list allows.
+  static void copy(stream_ref stream, std::span<transfer const> transfers);
+  /// Enqueues adding `*loss` to `*sum` and setting it to zero.
+  static void add_loss(stream_ref stream, double* sum, float* loss);
+};
+
+struct cuda::options {
+  /// How long a rank waits for another before it gives up and names it. Above 0.
+  double timeout_seconds = 60;
+  /// What to check beside, for debugging.
+  lockstep::checking checking = lockstep::checking::none;
+};
+
+/// A factor that kernels take by value. It becomes a float in device code only, because a loss scale lives there.
+class cuda::weight {
+ public:
+  weight() = default;
+  constexpr explicit weight(float factor) noexcept : factor_(factor) {}
+
+  __device__ operator float() const noexcept { return factor_; }  // NOLINT(google-explicit-constructor): it is that number
+
+ private:
+  float factor_ = 0;
+};
+
+/// Makes a device the calling thread's current one, until the end of the scope.
+class [[nodiscard]] cuda::device_guard {
+ public:
+  explicit device_guard(device_id device) {
+    check(cudaGetDevice(&before_));
+    if (before_ != number(device)) {
+      check(cudaSetDevice(number(device)));
+      changed_ = true;
+    }
+  }
+  device_guard(device_guard const&) = delete;
+  device_guard& operator=(device_guard const&) = delete;
+  ~device_guard() {
+    if (changed_) {
+      static_cast<void>(cudaSetDevice(before_));
+    }
+  }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+/// Memory of a device, uninitialised. Owns it; may outlive the device.
+class cuda::buffer {
+ public:
+  buffer() noexcept = default;
+
+  [[nodiscard]] void* data() const noexcept { return memory_.get(); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return memory_ == nullptr ? 0 : memory_.get_deleter().bytes; }
+  /// The memory as an array of T.
+  template <class T>
+  [[nodiscard]] T* as() const noexcept {
+    return static_cast<T*>(data());
+  }
+
+ private:
+  friend cuda::device;
+
+  struct release {
+    std::shared_ptr<memory_account> account;
+    memory_use use = memory_use::other;
+    std::size_t bytes = 0;
+
+    void operator()(void* memory) const noexcept {
+      static_cast<void>(cudaFree(memory));
+      account->remove(use, bytes);
+    }
+  };
+
+  buffer(void* memory, release owner) noexcept : memory_(memory, std::move(owner)) {}
+
+  std::unique_ptr<void, release> memory_{nullptr, release{}};
+};
+
+/// A CUDA stream of somebody's, with its device's number left to CUDA. Owns nothing; converts from and to what others use.
+class cuda::stream_ref {
+ public:
+  stream_ref() noexcept = default;
+  stream_ref(cudaStream_t stream) noexcept : stream_(stream) {}              // NOLINT(google-explicit-constructor)
+  stream_ref(::cuda::stream_ref stream) noexcept : stream_(stream.get()) {}  // NOLINT(google-explicit-constructor)
+
+  [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
+  operator ::cuda::stream_ref() const noexcept { return ::cuda::stream_ref{stream_}; }  // NOLINT(google-explicit-constructor)
+
+  /// Blocks the host until all that was enqueued before is done. Throws cuda_error when something there failed.
+  void synchronize() const { lockstep::check(cudaStreamSynchronize(stream_)); }
+  /// What is enqueued later runs after the work that `recorded` stands for now. The host goes on.
+  void wait(event const& recorded) const;
+  /// Throws cuda_error when something failed; waits for nothing.
+  void check() const {
+    if (cudaError_t const state = cudaStreamQuery(stream_); state != cudaErrorNotReady) {
+      lockstep::check(state);
+    }
+  }
+
+  friend bool operator==(stream_ref, stream_ref) noexcept = default;
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+namespace cuda_detail {
+
+struct destroy_stream {
+  void operator()(cudaStream_t stream) const noexcept { static_cast<void>(cudaStreamDestroy(stream)); }
+};
+struct destroy_event {
+  void operator()(cudaEvent_t event) const noexcept { static_cast<void>(cudaEventDestroy(event)); }
+};
+template <class Handle, class Destroy>
+using unique_handle = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
+
+}  // namespace cuda_detail
+
+/// Owns a stream of the device that is current when it is made; it does not wait for the default stream.
+class cuda::stream {
+ public:
+  stream() {
+    cudaStream_t made = nullptr;
+    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+    stream_.reset(made);
+  }
+
+  [[nodiscard]] stream_ref ref() const noexcept { return stream_.get(); }
+  operator stream_ref() const noexcept { return ref(); }  // NOLINT(google-explicit-constructor): a view of the same thing
+
+ private:
+  cuda_detail::unique_handle<cudaStream_t, cuda_detail::destroy_stream> stream_;
+};
+
+/// A point in a stream. Complete until it is recorded; can be recorded again. Takes no times. Of the device that is current
+/// when it is first recorded.
+class cuda::event {
+ public:
+  void record(stream_ref stream) {
+    if (event_ == nullptr) {
+      cudaEvent_t made = nullptr;
+      check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+      event_.reset(made);
+    }
+    check(cudaEventRecord(event_.get(), stream.get()));
+  }
+  /// Blocks the host until it completes.
+  void synchronize() const {
+    if (event_ != nullptr) {
+      check(cudaEventSynchronize(event_.get()));
+    }
+  }
+
+ private:
+  friend cuda::stream_ref;
+
+  cuda_detail::unique_handle<cudaEvent_t, cuda_detail::destroy_event> event_;
+};
+
+inline void cuda::stream_ref::wait(event const& recorded) const {
+  if (recorded.event_ != nullptr) {
+    lockstep::check(cudaStreamWaitEvent(stream_, recorded.event_.get()));
+  }
+}
+
+/// One GPU: a stream to work on, memory, and its books. Thread safety: `allocate` and `memory` may run beside every other call.
+class cuda::device {
+ public:
+  /// Throws usage_error for a device that is not there, or a timeout that is not above 0. Touches no other device.
+  explicit device(device_id id = device_id{0}, cuda::options const& options = {}) : id_(id), options_(options) {
+    if (number(id) < 0 || number(id) >= device_count()) {
+      refuse(std::string("GPU ") + std::to_string(number(id)) + " is not there; the CUDA runtime sees " +
+             std::to_string(device_count()));
+    }
+    expects(options.timeout_seconds > 0, "cuda::options: timeout_seconds must be above 0");
+    device_guard const current{id};
+    stream_.emplace_back();
+  }
+  device(device const&) = delete;  // replicas know its address
+  device& operator=(device const&) = delete;
+
+  [[nodiscard]] device_id id() const noexcept { return id_; }
+  [[nodiscard]] stream_ref stream() const noexcept { return stream_.front().ref(); }
+  [[nodiscard]] cuda::options const& options() const noexcept { return options_; }
+  /// Makes this device the calling thread's current one, until the end of the guard.
+  [[nodiscard]] device_guard activate() const { return device_guard{id_}; }
+
+  /// `bytes` >= 0 bytes of plain device memory (cudaMalloc), accounted under `use`. Throws out_of_memory.
+  [[nodiscard]] buffer allocate(std::size_t bytes, memory_use use) {
+    device_guard const current{id_};
+    void* memory = nullptr;
+    cudaError_t const code = cudaMalloc(&memory, (std::max)(bytes, std::size_t{1}));
+    if (code == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      throw out_of_memory(id_, bytes, std::string{name_of(use)});
+    }
+    check(code);
+    account_->add(use, bytes);
+    return {memory, {account_, use, bytes}};
+  }
+  [[nodiscard]] memory_usage memory() const noexcept { return account_->usage(); }
+  /// The books, for memory that a model allocates by itself.
+  [[nodiscard]] memory_account& account() const noexcept { return *account_; }
+
+ private:
+  device_id id_;
+  cuda::options options_;
+  std::shared_ptr<memory_account> account_ = std::make_shared<memory_account>();
+  std::vector<cuda::stream> stream_;  // one; made once the device is current
+};
+
+namespace cuda_detail {
+
+inline constexpr int copy_threads = 256;
+inline constexpr std::size_t copies_a_launch = 128;  // 3 KiB of kernel arguments, of the 4 KiB that every GPU takes
+
+struct copy_list {
+  transfer copies[copies_a_launch];
+};
+
+/// Block (x, y) takes every gridDim.x-th stretch of copy y: 16 bytes a thread where addresses allow, else one.
+static __global__ void copy_many(copy_list const list) {
+  transfer const one = list.copies[blockIdx.y];
+  auto const first = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  std::size_t const stride = std::size_t{gridDim.x} * blockDim.x;
+  bool const aligned = ((reinterpret_cast<std::uintptr_t>(one.to) | reinterpret_cast<std::uintptr_t>(one.from)) & 15U) == 0;
+  std::size_t const wide = aligned ? one.bytes / sizeof(uint4) : 0;
+  for (std::size_t i = first; i < wide; i += stride) {
+    static_cast<uint4*>(one.to)[i] = static_cast<uint4 const*>(one.from)[i];
+  }
+  for (std::size_t i = wide * sizeof(uint4) + first; i < one.bytes; i += stride) {
+    static_cast<unsigned char*>(one.to)[i] = static_cast<unsigned char const*>(one.from)[i];
+  }
+}
+
+static __global__ void add_loss(double* sum, float* loss) {
+  *sum += static_cast<double>(*loss);
+  *loss = 0;
+}
+
+}  // namespace cuda_detail
+
+inline void cuda::zero(stream_ref stream, void* memory, std::size_t bytes) {
+  if (bytes != 0) {
+    check(cudaMemsetAsync(memory, 0, bytes, stream.get()));
+  }
+}
+
+inline void cuda::copy(stream_ref stream, void* to, void const* from, std::size_t bytes) {
+  if (bytes != 0 && to != from) {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get()));
+  }
+}
+
+inline void cuda::copy(stream_ref stream, std::span<transfer const> transfers) {
+  for (std::size_t done = 0; done < transfers.size(); done += cuda_detail::copies_a_launch) {
+    std::span<transfer const> const part =
+        transfers.subspan(done, (std::min)(transfers.size() - done, cuda_detail::copies_a_launch));
+    cuda_detail::copy_list list{};
+    std::size_t longest = 0;
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      list.copies[i] = part[i];
+      longest = (std::max)(longest, part[i].bytes);
+    }
+    if (longest != 0) {
+      std::size_t const blocks =
+          (longest + cuda_detail::copy_threads * sizeof(uint4) - 1) / (cuda_detail::copy_threads * sizeof(uint4));
+      dim3 const grid{static_cast<unsigned>((std::min)(blocks, std::size_t{64})), static_cast<unsigned>(part.size())};
+      cuda_detail::copy_many<<<grid, cuda_detail::copy_threads, 0, stream.get()>>>(list);
+      check(cudaGetLastError());
+    }
+  }
+}
+
+inline void cuda::add_loss(stream_ref stream, double* sum, float* loss) {
+  cuda_detail::add_loss<<<1, 1, 0, stream.get()>>>(sum, loss);
+  check(cudaGetLastError());
+}
+
+}  // namespace lockstep
