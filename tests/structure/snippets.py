@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ on the pages is true: each whole program compiles and prints what the page says, anything else is quoted from a file.
 
-A ```cpp block with `int main` is a program; a ```text block right behind it is its output. The programs of README.md print the
-same under every policy. Every other ```cpp block is some lines of a file below examples/, tests/ or include/, indentation aside.
+A ```cpp block with `int main` is a program; a ```text block right behind it is its output. The programs of README.md print
+the same under every policy. Every other ```cpp block is some lines of a file below examples/, tests/ or include/, indentation
+aside.
 """
 
 import hashlib
