@@ -32,6 +32,8 @@
 #include <lockstep/data/loader.hpp>
 #include <lockstep/data/sampler.hpp>
 #include <lockstep/data/table.hpp>
+#include <lockstep/gradient_check.hpp>
+#include <lockstep/mark_check.hpp>
 #include <lockstep/observe/progress.hpp>
 #include <lockstep/optim/adam.hpp>
 #include <lockstep/optim/adamw.hpp>

@@ -4,11 +4,13 @@
 
 #include <lockstep/comm/agreement.hpp>
 #include <lockstep/comm/bucket_memory.hpp>
+#include <lockstep/composes.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/context.hpp>
 #include <lockstep/core/error.hpp>
 #include <lockstep/core/parameter_list.hpp>
 #include <lockstep/core/step_result.hpp>
+#include <lockstep/mark_check.hpp>
 #include <lockstep/optimizer_state.hpp>
 #include <lockstep/plan/buckets.hpp>
 #include <lockstep/plan/order.hpp>
@@ -19,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -33,19 +36,9 @@ struct step_info {
   std::size_t total_samples = 0;
 };
 
-/// One rank under a policy: the buckets, communication and update of a list of parameters. What a trainer is made of, and what
-/// a program with a loop of its own uses directly:
-///
-///   auto step = replica.begin({.samples = 32, .total_samples = 128});
-///   auto ctx = step.micro_batch(32);
-///   backward(ctx);                        // the caller's own; ctx.gradient_ready(i) on the way
-///   step_result result = step.finish();
-///
-/// Does not own the parameters' memory, nor the device. Collective: construction, and every call of a step, on all ranks.
-/// Thread safety: none; one thread a rank.
-template <class Policy, class Optimizer, backend Backend>
-requires policy<Policy, Backend> && optimizer<Optimizer, Backend>
-class replica {
+/// What a rank is made of. Base of `replica`, which see.
+template <class Policy, class Optimizer, class Backend>
+class replica_body {
  public:
   using communicator_type = typename communicator_for<typename Policy::transport, Backend>::type;
   using stream_ref = typename Backend::stream_ref;
@@ -56,8 +49,8 @@ class replica {
   /// a group without optimizer, an element type that the optimizer can't update, and when the ranks' lists differ.
   /// Synchronizes: with all ranks.
   template <class Parameters>
-  replica(typename Backend::device& device, communicator_type communicator, Parameters&& parameters,
-          std::vector<Optimizer> optimizers, model_promises promises = {})
+  replica_body(typename Backend::device& device, communicator_type communicator, Parameters&& parameters,
+               std::vector<Optimizer> optimizers, model_promises promises = {})
       : device_(device), communicator_(std::move(communicator)), promises_(promises), stream_(device.stream()) {
     attempt("meeting the other ranks", [&] {
       parameters_ = parameter_list(std::forward<Parameters>(parameters));
@@ -66,12 +59,12 @@ class replica {
     });
   }
   template <class Parameters>
-  replica(typename Backend::device& device, communicator_type communicator, Parameters&& parameters, Optimizer optimizer,
-          model_promises promises = {})
-      : replica(device, std::move(communicator), std::forward<Parameters>(parameters),
-                std::vector<Optimizer>{std::move(optimizer)}, promises) {}
-  replica(replica const&) = delete;  // marks and steps point here
-  replica& operator=(replica const&) = delete;
+  replica_body(typename Backend::device& device, communicator_type communicator, Parameters&& parameters, Optimizer optimizer,
+               model_promises promises = {})
+      : replica_body(device, std::move(communicator), std::forward<Parameters>(parameters),
+                     std::vector<Optimizer>{std::move(optimizer)}, promises) {}
+  replica_body(replica_body const&) = delete;  // marks and steps point here
+  replica_body& operator=(replica_body const&) = delete;
 
   /// Starts a step. One at a time.
   [[nodiscard]] step begin(step_info info) { return step{*this, info}; }
@@ -130,6 +123,9 @@ class replica {
     unused_now_.assign(promises_.reports_unused ? parameters_.listings().size() : 0, 0);
     used_.assign(uses, 0);
 
+    if (device_.options().checking == checking::marks) {
+      marks_.emplace(parameters_);
+    }
     agreement<Backend, communicator_type> const meeting{device_, communicator_};
     if (!alone()) {
       meeting.expect_same(settings(), parameters_);
@@ -236,7 +232,7 @@ class replica {
     }
     return heard;
   }
-  [[nodiscard]] static replica& of(void* self) noexcept { return *static_cast<replica*>(self); }
+  [[nodiscard]] static replica_body& of(void* self) noexcept { return *static_cast<replica_body*>(self); }
 
   void expect_listed(char const* call, std::size_t first, std::size_t count) const {
     std::size_t const listed = parameters_.listings().size();
@@ -248,12 +244,12 @@ class replica {
 
   void ready(std::size_t first, std::size_t count) {
     expect_listed("gradient_ready", first, count);
-    if (alone()) {
+    if (alone() && !marks_) {
       return;
     }
     for (std::size_t listing = first; listing < first + count; ++listing) {
-      if (recording()) {
-        record(listing);
+      if (recording() || marks_) {
+        ready_listing(listing);
       } else {
         readiness_.mark(listing);
       }
@@ -263,18 +259,13 @@ class replica {
 
   void ready_memory(void const* first, std::size_t bytes) {
     parameters_.find_gradients(first, bytes, [&](std::size_t p, std::size_t begin, std::size_t count) {
-      if (alone()) {
-        return;
-      }
-      if (recording()) {
-        recorded_.push_back({p, begin, count});
+      if (recording() || marks_) {
+        ready_part({p, begin, count});
       } else {
         readiness_.mark_range(p, begin, count);
       }
     });
-    if (!alone()) {
-      launch_ready();
-    }
+    launch_ready();
   }
 
   void unused(std::size_t index) {
@@ -293,16 +284,27 @@ class replica {
   [[nodiscard]] bool recording() const noexcept { return steps_ == 1; }
 
   /// A tied parameter is ready once each of its listings was marked.
-  void record(std::size_t listing) {
-    recorded_listings_.resize(parameters_.listings().size(), 0);
-    recorded_listings_[listing] = 1;
+  void ready_listing(std::size_t listing) {
+    marked_listings_.resize(parameters_.listings().size(), 0);
+    marked_listings_[listing] = 1;
     std::size_t const p = parameters_.distinct_of_listing()[listing];
-    for (std::size_t other = 0; other < recorded_listings_.size(); ++other) {
-      if (parameters_.distinct_of_listing()[other] == p && recorded_listings_[other] == 0) {
+    for (std::size_t other = 0; other < marked_listings_.size(); ++other) {
+      if (parameters_.distinct_of_listing()[other] == p && marked_listings_[other] == 0) {
         return;
       }
     }
-    recorded_.push_back({p, 0, parameters_.distinct(p).count()});
+    if (parameters_.distinct(p).trainable()) {
+      ready_part({p, 0, parameters_.distinct(p).count()});
+    }
+  }
+
+  void ready_part(plan::mark const& part) {
+    if (recording()) {
+      recorded_.push_back(part);
+    }
+    if (marks_) {
+      marks_->mark(part.parameter, part.first, part.count, stream_);
+    }
   }
 
   // ---- communication ----
@@ -315,6 +317,9 @@ class replica {
   /// Sends off the buckets that are complete, in plan order, behind what the model has enqueued. The last bucket has nothing
   /// left to hide behind and stays on the model's own stream.
   void launch_ready() {
+    if (alone() || marks_) {
+      return;
+    }
     for (; launched_ + 1 < gradients_->size() && launched_ < readiness_.launchable(); ++launched_) {
       ready_event_.record(stream_);
       communication_->ref().wait(ready_event_);
@@ -354,8 +359,9 @@ class replica {
   plan::readiness readiness_;
   std::size_t launched_ = 0;
 
+  std::optional<mark_check<Backend>> marks_;
   std::vector<plan::mark> recorded_;
-  std::vector<std::uint8_t> recorded_listings_;
+  std::vector<std::uint8_t> marked_listings_;
 
   typename Backend::buffer scalars_;
   typename Backend::buffer loss_;
@@ -372,9 +378,8 @@ class replica {
 
 /// One step of one rank. Made by replica::begin. Left unfinished, it ends the step on all ranks with an error; `skip` is the
 /// way out that keeps everyone healthy.
-template <class Policy, class Optimizer, backend Backend>
-requires policy<Policy, Backend> && optimizer<Optimizer, Backend>
-class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
+template <class Policy, class Optimizer, class Backend>
+class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
  public:
   step(step const&) = delete;
   step& operator=(step const&) = delete;
@@ -496,10 +501,10 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
   }
 
  private:
-  friend class replica;
+  friend class replica_body;
   enum class phase { backward, reduced, updated, published, done };
 
-  step(replica& owner, step_info info) : owner_(owner), info_(info) {
+  step(replica_body& owner, step_info info) : owner_(owner), info_(info) {
     if (owner.failure_) {
       throw error("lockstep: an earlier step failed, so the parameters in memory are invalid; build anew. It was: " +
                   *owner.failure_);
@@ -514,7 +519,7 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
       }
       owner.readiness_.reset();
       owner.launched_ = 0;
-      owner.recorded_listings_.clear();
+      owner.marked_listings_.clear();
       std::fill(owner.totals_.begin(), owner.totals_.end(), 0.0);
       Backend::zero(owner.stream_, owner.scalars_.data(), owner.scalars_.bytes());
       Backend::zero(owner.stream_, owner.loss_.data(), owner.loss_.bytes());
@@ -555,6 +560,9 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
 
   void reduce_all() {
     phase_ = phase::reduced;
+    if (owner_.marks_) {
+      owner_.attempt("checking marks", [&] { owner_.marks_->finish(owner_.stream_); });
+    }
     owner_.attempt("reducing gradients", [&] {
       if (!owner_.accumulated_) {
         zero_gradients();  // skipped before anything was written
@@ -593,7 +601,7 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
     }
   }
 
-  replica& owner_;
+  replica_body& owner_;
   step_info info_;
   double nominal_ = 1;
   std::size_t trained_ = 0;
@@ -602,6 +610,63 @@ class [[nodiscard]] replica<Policy, Optimizer, Backend>::step {
   phase phase_ = phase::backward;
   bool voted_ = false;
   bool skipped_ = false;
+};
+
+namespace unmet {
+
+/// Its constructors and members take anything, so that uses of a replica that can't be add no errors.
+template <class Policy, class Optimizer, class Backend>
+class replica_body {
+  static_assert(report_replica<Policy, Optimizer, Backend>());
+
+ public:
+  class step {
+   public:
+    train_context<Backend> micro_batch(std::size_t);
+    void reduce() {}
+    void update() {}
+    void publish() {}
+    void skip() {}
+    step_result done() { return {}; }
+    step_result finish() { return {}; }
+  };
+
+  template <class = void>
+  replica_body(anything, anything, anything, anything, model_promises = {}) {}
+  replica_body(anything, anything, anything, aggregate<Optimizer>, model_promises = {}) {}
+
+  step begin(step_info) { return {}; }
+  rank_id rank() const noexcept { return rank_id{0}; }
+  int size() const noexcept { return 0; }
+  std::span<Optimizer> optimizers() noexcept { return {}; }
+  parameter_list const& parameters() const noexcept;
+  std::uint64_t applied_steps() const noexcept { return 0; }
+};
+
+}  // namespace unmet
+
+template <class Policy, class Optimizer, class Backend>
+using replica_base = std::conditional_t<composes_replica<Policy, Optimizer, Backend>, replica_body<Policy, Optimizer, Backend>,
+                                        unmet::replica_body<Policy, Optimizer, Backend>>;
+
+/// One rank under a policy: the buckets, communication and update of a list of parameters. What a trainer is made of, and what
+/// a program with a loop of its own uses directly:
+///
+///   auto step = replica.begin({.samples = 32, .total_samples = 128});
+///   auto ctx = step.micro_batch(32);
+///   backward(ctx);                        // the caller's own; ctx.gradient_ready(i) on the way
+///   step_result result = step.finish();
+///
+/// Does not own the parameters' memory, nor the device. Collective: construction, and every call of a step, on all ranks.
+/// Thread safety: none; one thread a rank.
+/// Members: replica_body. Where Policy, Optimizer and Backend don't make a replica, the first error is a sentence that says
+/// why.
+template <class Policy, class Optimizer, class Backend>
+class replica : public replica_base<Policy, Optimizer, Backend> {
+  using base = replica_base<Policy, Optimizer, Backend>;
+
+ public:
+  using base::base;
 };
 
 }  // namespace lockstep

@@ -126,9 +126,7 @@ class trainer_body {
   /// done. Throws usage_error when batch and output differ in their samples.
   template <class Batch, class Output>
   void predict(Batch const& batch, Output const& output) {
-    static_assert(infers<Model>,
-                  "lockstep: predict needs Model::infer(lockstep::infer_context<backend>&, batch const&, output const&); "
-                  "see docs/concepts.md#model-infer");
+    static_assert(infers<Model>, "lockstep: Model must have a public infer to predict; see docs/concepts.md#model-predict");
     if constexpr (infers<Model>) {
       predict_parts(batch, output);
     }
@@ -388,6 +386,10 @@ class trainer_body {
   std::optional<std::string> failure_;
 };
 
+template <class Model, class Optimizer, class Policy>
+using trainer_base = std::conditional_t<composes<Model, Optimizer, Policy>, trainer_body<Model, Optimizer, Policy>,
+                                        unmet::trainer_body<Model, Optimizer, Policy>>;
+
 /// Trains a model on several devices: owns one replica a device, and the step they take together.
 ///
 ///   lockstep::trainer<mlp, lockstep::adamw, lockstep::peer_all_reduce<>> trainer{
@@ -399,10 +401,8 @@ class trainer_body {
 /// Members: trainer_body. Where Model, Optimizer and Policy don't make a trainer, the first error is a sentence that says why.
 /// Thread safety: one thread at a time.
 template <class Model, class Optimizer, class Policy>
-class trainer : public std::conditional_t<composes<Model, Optimizer, Policy>, trainer_body<Model, Optimizer, Policy>,
-                                          unmet_trainer<Model, Optimizer, Policy>> {
-  using base = std::conditional_t<composes<Model, Optimizer, Policy>, trainer_body<Model, Optimizer, Policy>,
-                                  unmet_trainer<Model, Optimizer, Policy>>;
+class trainer : public trainer_base<Model, Optimizer, Policy> {
+  using base = trainer_base<Model, Optimizer, Policy>;
 
  public:
   using base::base;

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The lockstep authors
 # SPDX-License-Identifier: Apache-2.0
-"""Each tests/fail/*.cpp must not compile, and its first error must be the sentence in its line `// expect: <sentence>`."""
+"""Each tests/fail/*.cpp must not compile, and its first error must be the sentence in its lines `// expect: <sentence>`."""
 
 import os
 import re
@@ -26,9 +26,9 @@ def find_clang():
 
 
 def expected(source):
-    """The sentence that a file must fail with, or None."""
-    found = re.search(r"^// expect: (.+)$", source.read_text(), re.MULTILINE)
-    return found.group(1).strip() if found else None
+    """The sentence that a file must fail with, which may go on in the next comment lines, or None."""
+    found = re.search(r"^// expect: (.+(?:\n// .+)*)$", source.read_text(), re.MULTILINE)
+    return " ".join(found.group(1).replace("\n//", "").split()) if found else None
 
 
 def first_error(lines):

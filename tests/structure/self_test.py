@@ -9,6 +9,7 @@ import tempfile
 
 import consumers
 import fail
+import sentences
 import snippets
 import tree
 from checks import ROOT, Checks, headers_of
@@ -142,6 +143,20 @@ int main() { std::puts(lockstep::works<lockstep::peer_all_reduce<>> ? "yes" : "n
 yes
 ```
 """
+ANCHORED = "lockstep: Model must train; see docs/concepts.md#train"
+OTHER = "lockstep: Model must rest; see docs/concepts.md#train"
+LAX = "lockstep: Model should train; see docs/concepts.md#train"
+# Sentences, page and expectations, and the rule that they break; none for what is allowed.
+SENTENCES = [
+    ([ANCHORED], '<a id="train"></a>', {ANCHORED, "deleted"}, None),
+    ([LAX], "", {LAX}, "sentences say"),
+    ([ANCHORED], '<a id="train"></a><a id="train"></a>', {ANCHORED}, "an anchor stands once"),
+    ([ANCHORED], "", {ANCHORED}, "every anchor that a sentence names exists"),
+    ([ANCHORED], '<a id="train"></a><a id="other"></a>', {ANCHORED}, "every anchor is named"),
+    ([ANCHORED, OTHER], '<a id="train"></a>', {ANCHORED, OTHER}, "requirements"),
+    ([ANCHORED], '<a id="train"></a>', set(), "every sentence has a program"),
+    ([ANCHORED], '<a id="train"></a>', {ANCHORED, OTHER}, "every sentence that a program expects"),
+]
 
 
 def write(root, name, text):
@@ -291,6 +306,25 @@ def check_consumers(checks):
         checks.check("nothing runs after it", [str(p) for p in pathlib.Path(folder).iterdir()])
 
 
+def check_reading(checks):
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        cut = ANCHORED.index("must")
+        pieces = f'static_assert(false,\n  "{ANCHORED[:cut]}"\n  "{ANCHORED[cut:]}");\n'
+        write(root, "a.hpp", pieces + 'char const* other = "lockstep: no anchor";')
+        found = sentences.sentences_of(root)
+        checks.check("a sentence in pieces is read", [] if found == [ANCHORED] else [f"read {found}"])
+        source = root / "a.cpp"
+        for text, wanted in (
+            (f"// expect: {ANCHORED}\n\n// more\n", ANCHORED),
+            (f"// expect: {ANCHORED[:cut].strip()}\n// {ANCHORED[cut:]}\n\n#include <a>\n", ANCHORED),
+            ("// nothing\n", None),
+        ):
+            source.write_text(SPDX + "\n" + text)
+            found = fail.expected(source)
+            checks.check(f"an expectation is read: {text!r}", [] if found == wanted else [f"read {found}"])
+
+
 def main():
     checks = Checks()
     check_consumers(checks)
@@ -304,6 +338,11 @@ def main():
     for i, (status, lines, good) in enumerate(FAILURES):
         problems = fail.judge(status, lines, SENTENCE)
         checks.check(f"failure {i}", [] if (not problems) == good else [f"{lines} was judged {problems}"])
+    for i, (said, page, expectations, broken) in enumerate(SENTENCES):
+        rules = [rule for rule, problems in sentences.judge(said, page, expectations) if problems]
+        good = len(rules) == 1 and rules[0].startswith(broken) if broken else not rules
+        checks.check(f"sentences {i}", [] if good else [f"must break {broken}, and broke {rules}"])
+    check_reading(checks)
     checks.finish()
 
 

@@ -4,6 +4,7 @@
 
 #include <lockstep/core/error.hpp>
 #include <lockstep/core/memory.hpp>
+#include <lockstep/core/options.hpp>
 
 #include <cuda_runtime.h>
 #include <cuda/stream_ref>
@@ -71,6 +72,8 @@ struct cuda {
 struct cuda::options {
   /// How long a rank waits for another before it gives up and names it. Above 0.
   double timeout_seconds = 60;
+  /// What to check beside, for debugging.
+  lockstep::checking checking = lockstep::checking::none;
 };
 
 /// A factor that kernels take by value. It becomes a float in device code only, because a loss scale lives there.

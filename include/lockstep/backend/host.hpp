@@ -5,6 +5,7 @@
 #include <lockstep/backend/host_faults.hpp>
 #include <lockstep/core/error.hpp>
 #include <lockstep/core/memory.hpp>
+#include <lockstep/core/options.hpp>
 #include <lockstep/core/spin.hpp>
 #include <lockstep/core/work_queue.hpp>
 
@@ -47,6 +48,8 @@ struct host {
 struct host::options {
   /// How long a rank waits for another before it gives up and names it. Above 0.
   double timeout_seconds = 60;
+  /// What to check beside, for debugging.
+  lockstep::checking checking = lockstep::checking::none;
   /// Failures to inject, for tests.
   std::shared_ptr<host_faults const> faults = nullptr;
 };

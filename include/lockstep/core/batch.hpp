@@ -88,6 +88,10 @@ concept counted = requires(T const& batch) {
   { sample_count(batch) } -> std::convertible_to<std::size_t>;
 };
 template <class T>
+concept has_slice = requires(T const& batch, std::size_t n) {
+  slice(batch, n, n);
+};
+template <class T>
 concept sliced = requires(T const& batch, std::size_t n) {
   { slice(batch, n, n) } -> std::convertible_to<T>;
 };
@@ -136,6 +140,12 @@ struct slice_fn {
     return std::apply([&](Views const&... views) { return std::tuple<Views...>{(*this)(views, first, count)...}; }, batch);
   }
 };
+
+template <class T>
+inline constexpr bool elements_are_views = true;
+template <class... Views>
+inline constexpr bool elements_are_views<std::tuple<Views...>> = ((is_replicated<Views>::value ||
+                                                                   std::invocable<sample_count_fn const&, Views const&>)&&...);
 
 }  // namespace batch_detail
 

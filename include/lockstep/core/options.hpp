@@ -24,6 +24,15 @@ struct tuning {
   return t.bucket_bytes >= 1024 && t.stage_below_bytes <= t.bucket_bytes;
 }
 
+/// What a backend's options may ask to be checked while training, for debugging.
+enum class checking : std::uint8_t {
+  /// Nothing beyond what is always checked.
+  none,
+  /// That no gradient is written, and no value read, after `gradient_ready` said it would not be. Slow: every mark waits for the
+  /// device, and nothing is reduced before backward has ended.
+  marks,
+};
+
 /// What one training step may be told.
 struct step_options {
   /// Into how many pieces each device cuts its shard; they run one after another and their gradients add up. At least 1.

@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// expect: lockstep: Model::batch must hold views of samples only, anything else wrapped as lockstep::replicated; see
+// docs/concepts.md#batch-replicated
+
+#include "parts.hpp"
+
+struct bad : tensors {
+  using backend = lockstep::host;
+  using batch = std::tuple<std::span<float const>, float>;
+  void train(lockstep::train_context<backend>&, batch const&) {}
+};
+
+int main() {
+  std::vector<float> x(8), y(8);
+  lockstep::trainer<bad, lockstep::sgd, lockstep::peer_all_reduce<>> trainer{
+      lockstep::devices::first(2), [](auto&) { return bad{}; }, lockstep::sgd{.learning_rate = 0.5F}};
+  trainer.step({x, 0.5F}, {.micro_batches = 2});
+  return 0;
+}

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// expect: lockstep: Model::infer must be a public void infer(lockstep::infer_context<backend>&, batch const&, output const&);
+// see docs/concepts.md#model-infer
+
+#include "parts.hpp"
+
+struct bad : tensors {
+  using backend = lockstep::host;
+  using batch = pairs;
+  using output = std::span<float>;
+  void train(lockstep::train_context<backend>&, batch const&) {}
+  void infer(batch const&, output const&) {}
+};
+
+int main() {
+  std::vector<float> x(8), y(8);
+  lockstep::trainer<bad, lockstep::sgd, lockstep::peer_all_reduce<>> trainer{
+      lockstep::devices::first(2), [](auto&) { return bad{}; }, lockstep::sgd{.learning_rate = 0.5F}};
+  auto const result = trainer.step({x, y}, {.micro_batches = 2});
+  trainer.predict(pairs{x, y}, std::span<float>{x});
+  auto const bytes = trainer.memory(lockstep::rank_id{0}).total() + trainer.bytes_moved();
+  return result.samples() + bytes > 0 ? 0 : 1;
+}

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// expect: lockstep: Optimizer::slots must be a public static constexpr std::array of names; see
+// docs/concepts.md#optimizer-slots
+
+#include "parts.hpp"
+
+struct bad {
+  static inline std::vector<std::string> slots{"momentum"};
+  float operator()(float value, float gradient, float& momentum) const { return value - (momentum += gradient); }
+};
+
+int main() {
+  std::vector<float> x(8), y(8);
+  lockstep::trainer<line, bad, lockstep::peer_all_reduce<>> trainer{lockstep::devices::first(2), [](auto&) { return line{}; },
+                                                                    bad{}};
+  auto result = trainer.step({x, y}, {.micro_batches = 2});
+  return result.loss() > 0 ? trainer.size() : 1;
+}

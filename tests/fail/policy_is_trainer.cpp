@@ -1,0 +1,16 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// expect: lockstep: Policy must be a policy, such as lockstep::peer_all_reduce<>; see docs/concepts.md#policy
+
+#include "parts.hpp"
+
+using inner = lockstep::trainer<line, lockstep::sgd, lockstep::peer_all_reduce<>>;
+
+int main() {
+  std::vector<float> x(8), y(8);
+  lockstep::trainer<line, lockstep::sgd, inner> trainer{lockstep::devices::first(2), [](auto&) { return line{}; },
+                                                        lockstep::sgd{.learning_rate = 0.5F}};
+  auto result = trainer.step({x, y}, {.micro_batches = 2});
+  return result.loss() > 0 ? trainer.size() : 1;
+}

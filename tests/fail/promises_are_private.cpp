@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// expect: lockstep: Model::promises must be a public static constexpr lockstep::model_promises; see
+// docs/concepts.md#model-promises
+
+#include "parts.hpp"
+
+class bad : public tensors {
+  static constexpr lockstep::model_promises promises{.reports_unused = true};
+
+ public:
+  using backend = lockstep::host;
+  using batch = pairs;
+  void train(lockstep::train_context<backend>&, batch const&) {}
+};
+
+int main() {
+  std::vector<float> x(8), y(8);
+  lockstep::trainer<bad, lockstep::sgd, lockstep::peer_all_reduce<>> trainer{
+      lockstep::devices::first(2), [](auto&) { return bad{}; }, lockstep::sgd{.learning_rate = 0.5F}};
+  auto result = trainer.step({x, y}, {.micro_batches = 2});
+  return result.loss() > 0 ? trainer.size() : 1;
+}

@@ -1,0 +1,16 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// expect: lockstep: Policy's transport must have a communicator on this backend; see docs/concepts.md#transport
+
+#include "parts.hpp"
+
+struct pigeons {};
+
+int main() {
+  std::vector<float> x(8), y(8);
+  lockstep::trainer<line, lockstep::sgd, lockstep::peer_all_reduce<pigeons>> trainer{
+      lockstep::devices::first(2), [](auto&) { return line{}; }, lockstep::sgd{.learning_rate = 0.5F}};
+  auto result = trainer.step({x, y}, {.micro_batches = 2});
+  return result.loss() > 0 ? trainer.size() : 1;
+}
