@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import threading
 
 from checks import WARNINGS, Checks, Compilers, run
@@ -266,7 +265,6 @@ def main():
                 home = tools.scratch / ("questions_" + "_".join(folders))
                 home.mkdir()
                 asked = requests(version)
-                # Without arguments a list item would be empty.
                 items = " ".join(f'"{request}"' for request in asked)
                 (home / "CMakeLists.txt").write_text(QUESTIONS.format(requests=items))
                 place = prefix / folders.get("datadir", "share") / "cmake/lockstep"
