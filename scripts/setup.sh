@@ -30,11 +30,12 @@ missing() {  # NEED...: the packages of packages.txt, with one of these needs, t
   done <"$root/scripts/packages.txt"
 }
 
-# Installs what is missing with apt-get. Does nothing, and needs no network, where nothing is.
+# Installs what is missing with apt-get. Does nothing, and needs no network, where nothing is, or where LOCKSTEP_NO_INSTALL is
+# set.
 install_missing() {  # NEED...: beside needed and optional packages
   local packages as_root=() apt
   read -r -a packages <<<"$(missing needed optional "$@")"
-  if [[ ${#packages[@]} -gt 0 ]] && command -v apt-get >/dev/null; then
+  if [[ ${#packages[@]} -gt 0 && -z ${LOCKSTEP_NO_INSTALL:-} ]] && command -v apt-get >/dev/null; then
     if [[ $(id -u) -ne 0 ]]; then
       as_root=(sudo)
     fi

@@ -223,8 +223,9 @@ struct promising_by_auto : line {
   static constexpr auto promises = lockstep::model_promises{.reports_unused = true};
 };
 struct promising_by_inheritance : promising {};
+[[maybe_unused]] bool decided_late() { return true; }
 struct promising_by_const : line {
-  static inline lockstep::model_promises const promises{.honours_accumulate = std::string{"a"}.empty()};
+  static inline lockstep::model_promises const promises{.honours_accumulate = decided_late()};
 };
 struct promising_by_member : line {
   lockstep::model_promises promises{};

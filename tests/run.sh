@@ -17,6 +17,7 @@ The last line printed is `N passed, N failed, N skipped`; the exit status is 0 w
   -j N         runs N compilers or tests at a time; as many as there are processors without it
   --help       prints this
 
+LOCKSTEP_NO_INSTALL=1 installs nothing, and goes on with what is there.
 LOCKSTEP_TEST_SEED=N repeats the property tests with a seed that they printed.
 END
 }

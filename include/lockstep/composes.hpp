@@ -297,6 +297,7 @@ class trainer_body {
   step_result step(anything, step_options = {}) { return {}; }
   step_result step_shards(anything, step_options = {}) { return {}; }
   void predict(anything, anything) {}
+  void synchronize() const noexcept {}
   int size() const noexcept { return 0; }
   std::add_lvalue_reference_t<Model> model(rank_id = rank_id{0});
   std::add_lvalue_reference_t<Optimizer> optimizer(std::size_t = 0, rank_id = rank_id{0});

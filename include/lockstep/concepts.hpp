@@ -162,7 +162,7 @@ concept trains = requires(M& m, train_context<typename M::backend>& ctx, typenam
 template <class M>
 concept makes_promises = requires {
   { M::promises } -> std::convertible_to<model_promises>;
-  typename std::bool_constant<(static_cast<void>(static_cast<model_promises>(M::promises)), true)>;
+  typename std::bool_constant<static_cast<model_promises>(M::promises).capturable>;
 };
 /// Makes its promises so that they are seen, or none.
 template <class M>

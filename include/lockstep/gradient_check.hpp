@@ -193,6 +193,7 @@ gradient_report gradient_check(devices const& chosen, Factory&& factory, typenam
         return std::pair{at, probe.step(batch, step).loss()};
       };
       static_cast<void>(probe.step(batch, step));
+      probe.synchronize();
       gradient_comparison found{described.name, element, read(described.gradients().part(element, 1))};
       auto const [numeric, uncertainty] =
           gradient_check_detail::differentiate(loss_at, 0.0625 * (std::max)(std::abs(value), 0.125));

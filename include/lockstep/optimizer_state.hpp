@@ -158,7 +158,7 @@ class optimizer_state<Optimizer, Backend> {
     if (p.value_type != element_type::f32) {
       segment.master = static_cast<float*>(masters_.data()) + master_offset_[stretch.parameter] + stretch.first;
     }
-    for (std::size_t slot = 0; slot < slots; ++slot) {
+    for (std::size_t slot = 0; slot != slots; ++slot) {
       segment.slots[slot] = static_cast<float*>(slots_[slot].data()) + slot_offset_[stretch.parameter] + stretch.first;
     }
     segment.count = stretch.count;

@@ -89,7 +89,8 @@ class trainer_body {
   }
 
   /// One training step on `batch`, cut evenly over the devices (sizes differ by at most one; with fewer samples than devices
-  /// some idle, and still take part). Returns when every rank is done.
+  /// some idle, and still take part). Synchronizes: on the host, returns when every rank is done; on a GPU the update may still
+  /// run then, see `synchronize`.
   /// Throws usage_error, with nothing changed, for an empty batch or no micro-batches. When a rank fails, the step ends on all
   /// of them, the first failure comes out here, and the parameters are invalid. Complexity: see the policy for bytes over the
   /// wire.
@@ -129,6 +130,13 @@ class trainer_body {
     static_assert(infers<Model>, "lockstep: Model must have a public infer to predict; see docs/concepts.md#model-predict");
     if constexpr (infers<Model>) {
       predict_parts(batch, output);
+    }
+  }
+
+  /// Waits until every device has done what was enqueued: before parameters are read by anything but the next step.
+  void synchronize() {
+    for (auto const& rank : ranks_) {
+      rank->device.stream().synchronize();
     }
   }
 

@@ -28,16 +28,16 @@ struct line {
   using batch = std::tuple<std::span<float const>, std::span<float const>>;
 
   line() = default;
-  explicit line(std::function<void(lockstep::train_context<backend>&)> work) : before(std::move(work)) {}
+  explicit line(std::function<void(line&, lockstep::train_context<backend>&)> work) : body(std::move(work)) {}
 
   std::vector<lockstep::parameter> const& parameters() const { return listed; }
   void train(lockstep::train_context<backend>& ctx, batch const&) {
-    if (before) {
-      before(ctx);
+    if (body) {
+      body(*this, ctx);
     }
   }
 
-  std::function<void(lockstep::train_context<backend>&)> before;
+  std::function<void(line&, lockstep::train_context<backend>&)> body;
   std::vector<float> values = std::vector<float>(4);
   std::vector<lockstep::parameter> listed{{"weight", values.data(), values.data() + 2, {2}}};
 };
@@ -95,10 +95,10 @@ TEST_CASE("errors page: every message it lists is one that comes, and every one 
   };
   auto const as_it_is = [](auto&) {};
   auto const two = devices::first(2);
-  auto const step_with = [&](auto before, int ranks = 2, lockstep::host::options const& options = {}) {
+  auto const step_with = [&](auto body, int ranks = 2, lockstep::host::options const& options = {}) {
     line_trainer<peers> trainer{devices::first(ranks),
                                 [&](lockstep::device_context<lockstep::host>& device) {
-                                  return number(device.rank()) == ranks - 1 ? line{before} : line{};
+                                  return number(device.rank()) == ranks - 1 ? line{body} : line{};
                                 },
                                 lockstep::adamw{}, options};
     trainer.step({x, x});
@@ -142,12 +142,21 @@ TEST_CASE("errors page: every message it lists is one that comes, and every one 
         static_cast<void>(lockstep::read_labelled_csv(file, "digits.csv", 10));
       }),
       // during a step
-      message_of<lockstep::rank_error>([&] { step_with([](context&) { throw std::runtime_error("no more paper"); }); }),
-      message_of<usage_error>([&] { step_with([](context& ctx) { ctx.gradient_ready(1); }); }),
-      message_of<usage_error>([&] { step_with([](context& ctx) { ctx.unused(0); }); }),
+      message_of<lockstep::rank_error>([&] { step_with([](line&, context&) { throw std::runtime_error("no more paper"); }); }),
+      message_of<usage_error>([&] { step_with([](line&, context& ctx) { ctx.gradient_ready(1); }); }),
+      message_of<usage_error>([&] { step_with([](line&, context& ctx) { ctx.unused(0); }); }),
+      message_of<usage_error>([&] {
+        step_with(
+            [](line& model, context& ctx) {
+              ctx.gradient_ready(0);
+              model.values[2] = 1;
+            },
+            2, {.checking = lockstep::checking::marks});
+      }),
       message_of<lockstep::timeout_error>([&] {
         lockstep::host_faults const faults{.absences = {{.device = lockstep::device_id{1}, .step = 1}}};
-        step_with([](context&) {}, 2, {.timeout_seconds = 1, .faults = std::make_shared<lockstep::host_faults const>(faults)});
+        step_with([](line&, context&) {}, 2,
+                  {.timeout_seconds = 1, .faults = std::make_shared<lockstep::host_faults const>(faults)});
       }),
       // in a loop with communicators or a replica
       support::on_ranks(2,

@@ -12,21 +12,16 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
-
-float loss_of(examples::mlp& model, examples::mlp::batch const& batch) {
-  float loss = 0;
-  lockstep::train_context<lockstep::host> ctx{
-      {.sample_weight = 1, .host_sample_weight = 1, .loss = &loss, .accumulate = false}};
-  model.train(ctx, batch);
-  return loss;
-}
 
 lockstep::table<float, std::int32_t> random_rows(tests::generator& random, std::size_t rows, std::size_t width) {
   lockstep::column<float> values{{}, width};
@@ -60,39 +55,40 @@ std::vector<float> values_of(examples::mlp const& model) {
 
 }  // namespace
 
-TEST_CASE("quickstart: a context made by hand runs a model alone, and its gradients are the differences of its loss") {
+TEST_CASE("quickstart: the gradients of the example's model pass the check") {
   std::uint64_t const seed = tests::seed();
   CAPTURE(seed);
   tests::generator random{seed};
-  lockstep::host::device device;
-  examples::mlp model{lockstep::device_context<lockstep::host>{device, lockstep::rank_id{0}, 1}, {5, 8, 3}, seed};
-  auto const rows = random_rows(random, 4, 5);
-
-  loss_of(model, rows.view());
-  std::vector<float> gradients;
-  for (lockstep::parameter const& p : model.parameters()) {
-    auto const* const gradient = static_cast<float const*>(p.gradient);
-    gradients.insert(gradients.end(), gradient, gradient + p.count());
-  }
-  // Along a line in the direction of the gradient: no single element's difference stands out of f32's rounding. A step this
-  // short crosses few bends of the ReLU.
-  double square = 0;
-  for (float const g : gradients) {
-    square += static_cast<double>(g) * static_cast<double>(g);
-  }
-  float const far = 1e-3F / static_cast<float>(std::sqrt(square));
-  auto const loss_at = [&](float distance) {
-    auto g = gradients.begin();
-    for (lockstep::parameter const& p : model.parameters()) {
-      for (std::size_t e = 0; e < p.count(); ++e) {
-        static_cast<float*>(p.value)[e] += distance * *g++;
-      }
-    }
-    return static_cast<double>(loss_of(model, rows.view()));
+  auto const rows = random_rows(random, 9, 5);
+  auto const batch = rows.view();
+  auto const factory = [seed](lockstep::device_context<lockstep::host>& device) {
+    return examples::mlp{device, {5, 3}, seed};  // one layer, so no ReLU whose corner a step could cross
   };
-  double const ahead = loss_at(far);
-  double const behind = loss_at(-2 * far);
-  CHECK((ahead - behind) / (2 * static_cast<double>(far)) == doctest::Approx(square).epsilon(0.02));
+
+  auto const report = lockstep::gradient_check<examples::mlp>(lockstep::devices::first(1), factory, batch);
+  if (!report.within(0.01)) {
+    std::puts(to_string(report).c_str());
+  }
+  CHECK(report.within(0.01));
+  CHECK(report.checked == 15 + 3);
+}
+
+TEST_CASE("quickstart: the marks of the example's model come late enough") {
+  std::uint64_t const seed = tests::seed();
+  CAPTURE(seed);
+  tests::generator random{seed};
+  auto const rows = random_rows(random, 9, 5);
+  auto const factory = [seed](lockstep::device_context<lockstep::host>& device) {
+    return examples::mlp{device, {5, 8, 3}, seed};
+  };
+  lockstep::host::options const options{.checking = lockstep::checking::marks};
+  lockstep::trainer<examples::mlp, lockstep::sgd, lockstep::peer_all_reduce<>> checked{lockstep::devices::first(2), factory,
+                                                                                       lockstep::sgd{}, options};
+  lockstep::trainer<examples::mlp, lockstep::sgd, lockstep::peer_all_reduce<>> plain{lockstep::devices::first(2), factory,
+                                                                                     lockstep::sgd{}};
+  for (int k = 0; k < 3; ++k) {
+    CHECK(checked.step(rows.view()).loss() == plain.step(rows.view()).loss());
+  }
 }
 
 TEST_CASE("quickstart: micro-batches give the step of the whole batch") {

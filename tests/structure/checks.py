@@ -113,8 +113,8 @@ class Compilers:
         return [], [file for file in read_dependencies(dependencies) if file != str(source)], output
 
 
-def run(command):
-    """Runs a command; returns its status and what it printed, as lines."""
+def run(command, folder=None, environment=None):
+    """Runs a command, in a folder and with some variables of its own; returns its status and what it printed, as lines."""
     answer = subprocess.run(
         [str(part) for part in command],
         stdout=subprocess.PIPE,
@@ -122,7 +122,8 @@ def run(command):
         stdin=subprocess.DEVNULL,
         text=True,
         errors="replace",
-        env={**os.environ, "LC_ALL": "C"},
+        cwd=folder,
+        env={**os.environ, "LC_ALL": "C", **(environment or {})},
         check=False,
     )
     return answer.returncode, answer.stdout.splitlines()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 
+import consumers
 import fail
 import sentences
 import snippets
@@ -60,6 +61,21 @@ HEADERS = {
     "core/two_definitions.hpp": ("int k() { return 1; }", "multiple definition"),
 }
 
+# What a project that asked the CMake package printed, for requests with these answers, and the words that the check must say.
+ANSWERS = {"": True, "0.2": False, "COMPONENTS/tpu": "no component tpu"}
+ANSWERED = ["-- : 1 ", "-- 0.2: 0 ", "-- COMPONENTS/tpu: 0 lockstep has no component tpu", "-- targets: as without CUDA"]
+ANSWERED += ["-- headers: there", "CMake Error", "  The component cuda needs", "  the CUDA toolkit, which was not found"]
+WRONG_ANSWERS = [
+    (ANSWERED, ""),
+    (["-- : 0 ", *ANSWERED[1:]], "find_package(lockstep ) must give True"),
+    ([*ANSWERED[:1], "-- 0.2: 1 ", *ANSWERED[2:]], "find_package(lockstep 0.2) must give False"),
+    ([*ANSWERED[:2], "-- COMPONENTS/tpu: 0 ", *ANSWERED[3:]], "must give no component tpu"),
+    ([line for line in ANSWERED if "targets" not in line], "must print: -- targets"),
+    ([line for line in ANSWERED if "headers" not in line], "must print: -- headers"),
+    (ANSWERED[:-2], "must end with"),
+    ([], "find_package(lockstep 0.2) must give False: nothing"),
+]
+
 SUMMARY = "[doctest] doctest version is \"2.4.9\"\n[doctest] test cases:  9 |  {} passed | {} failed | {} skipped\n"
 # Output, Meson's result and status, and the counts that they must come to.
 COUNTS = [
@@ -98,6 +114,9 @@ PAGES = {
     "changes_a_quote.md": ("```cpp\nint twice(int x) {\n  return x + x;\n}\n```\n", "no file goes on with:\n  return x + x;"),
     "quotes_half_a_line.md": ("```cpp\nreturn 2\n```\n", "nor quoted"),
     "quotes_nothing.md": ("```cpp\n\n```\n", "it is empty"),
+    "quotes_a_build_file.md": ("```cmake\nproject(x)\n```\n\n```meson\nproject('x', 'cpp')\n```\n", ""),
+    "changes_a_build_file.md": ("```cmake\nproject(y)\n```\n", "no file goes on with:\n  project(y)"),
+    "quotes_another_language.md": ("```meson\nproject(x)\n```\n", "nor quoted"),
     "names_no_language.md": ("```\nint i;\n```\n", "must name its language"),
     "names_another.md": ("```c++\nint i;\n```\n", "write cpp instead"),
     "is_not_closed.md": ("```cpp\nint i;\n", "not closed"),
@@ -199,6 +218,16 @@ def check_tree(checks):
             (root / "CHANGELOG.md").write_text("## [1.1.1] - unreleased\n")
             checks.check(f"versions notice: {meson}", wrong(tree.versions(root), words))
 
+        (root / "scripts").mkdir()
+        (root / "scripts/packages.txt").write_text("# package  probe  need\ng++  g++  needed\nzlib1g-dev  <z>  optional\n")
+        for command, words in (
+            ("grep -o '^[a-z][^ ]*' scripts/packages.txt", ""),
+            ("grep -o '^[a-z][a-z+]*' scripts/packages.txt", "the Containerfile installs g++ zlib"),
+            ("echo g++ zlib1g-dev", "no command that reads scripts/packages.txt"),
+        ):
+            (root / "Containerfile").write_text(f"FROM x\nRUN {command} | xargs apt-get install -y\n")
+            checks.check(f"container notices: {command}", wrong(tree.container(root), words))
+
         (root / "tests/core").mkdir(parents=True)
         for name in "one_test.cpp", "two_test.cu":
             (root / "tests/core" / name).touch()
@@ -233,6 +262,8 @@ def check_snippets(checks, cxx):
         (root / "docs").mkdir()
         (root / "examples").mkdir()
         (root / "examples/quoted.cpp").write_text(QUOTED)
+        (root / "examples/CMakeLists.txt").write_text("project(x)\n")
+        (root / "examples/meson.build").write_text("project('x', 'cpp')\n")
         (root / "README.md").write_text(README_PROGRAM)
         for name, (text, _) in PAGES.items():
             (root / "docs" / name).write_text(text)
@@ -251,6 +282,28 @@ def check_snippets(checks, cxx):
         wanted = ["README.md, program 1 under lockstep::single_device"]
         checks.check("snippets notice: README.md under one policy", [] if readme == wanted else [f"said: {readme}"])
         checks.check("snippets end with a failure", [] if answer.returncode == 1 else [f"ended with {answer.returncode}"])
+
+
+def check_consumers(checks):
+    wanted = {"include/a.hpp": b"a", "share/a.pc": None}
+    for found, words in (
+        ({"include/a.hpp": b"a", "share/a.pc": b"x"}, ""),
+        ({"include/a.hpp": b"b", "share/a.pc": b"x"}, "include/a.hpp has other contents"),
+        ({"include/a.hpp": b"a"}, "share/a.pc is missing"),
+        ({**wanted, "include/a.hpp": b"a", "include/b.hpp": b""}, "include/b.hpp is there"),
+    ):
+        checks.check(f"installed trees notice: {found}", wrong(consumers.differences(found, wanted), words))
+    for text, words in ("${pcfiledir}/../..", ""), ("prefix=/opt/here", "a.pc names /opt/here"):
+        checks.check(f"places notice: {text}", wrong(consumers.named_folders({"a.pc": text.encode()}, ["/opt/here"]), words))
+    script = "#!/bin/sh\nset -e\n$CXX line.cpp -o line\n"
+    for page, words in ("Say:\n\n    $CXX line.cpp -o line\n", ""), ("$CXX line.cpp -o lines\n", "must show: $CXX"):
+        checks.check(f"lines of scripts: {page!r}", wrong(consumers.not_shown(script, page), words))
+    for lines, words in WRONG_ANSWERS:
+        checks.check(f"answers notice: {words}", wrong(consumers.answered_wrongly(lines, ANSWERS), words))
+    with tempfile.TemporaryDirectory() as folder:
+        ended = consumers.run_all([["true"], ["false"], ["touch", "late"]], folder, {})
+        checks.check("a command that fails is the last", wrong(ended, "false ended with 1"))
+        checks.check("nothing runs after it", [str(p) for p in pathlib.Path(folder).iterdir()])
 
 
 def check_reading(checks):
@@ -274,6 +327,7 @@ def check_reading(checks):
 
 def main():
     checks = Checks()
+    check_consumers(checks)
     check_tree(checks)
     check_headers(checks, sys.argv[1] if len(sys.argv) > 1 else None)
     check_snippets(checks, sys.argv[1] if len(sys.argv) > 1 else None)

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The lockstep authors
 # SPDX-License-Identifier: Apache-2.0
-"""The C++ on the pages is true: each whole program compiles and prints what the page says, anything else is quoted from a file.
+"""The code on the pages is true: a whole program compiles and prints what the page says, anything else is quoted from a file.
 
 A ```cpp block with `int main` is a program; a ```text block right behind it is its output. The programs of README.md print the
-same under every policy. Every other ```cpp block is some lines of a file below examples/, tests/ or include/, indentation aside.
+same under every policy. Every other ```cpp block is some lines of a file below examples/, tests/ or include/, indentation
+aside, and a ```cmake or ```meson block is some lines of a build file there.
 """
 
 import hashlib
@@ -13,6 +14,12 @@ import re
 from checks import NVCC_FLAGS, WARNINGS, Checks, Compilers, run
 from fail import OLDEST_CLANG, find_clang
 
+# Which files each language is quoted from, by the ends of their names.
+QUOTED_FROM = {
+    "cpp": (".hpp", ".cuh", ".cpp", ".cu"),
+    "cmake": ("CMakeLists.txt", ".cmake"),
+    "meson": ("meson.build",),
+}
 FENCE = re.compile(r"^ *(`{3,})(.*)$")
 PROGRAM = re.compile(r"^int main\b", re.MULTILINE)
 # The policy that README.md names, and the others, each with the devices that it takes where it can't take several.
@@ -66,10 +73,13 @@ def bare(lines):
 
 
 def sources_of(root):
-    """The text of every file that may be quoted."""
+    """{language: the text of every file that may be quoted}."""
     folders = (root / folder for folder in ("examples", "tests", "include"))
-    files = (path for folder in folders for path in sorted(folder.rglob("*")))
-    return [bare(path.read_text().splitlines()) for path in files if path.suffix in (".hpp", ".cuh", ".cpp", ".cu")]
+    files = [path for folder in folders for path in sorted(folder.rglob("*"))]
+    return {
+        language: [bare(path.read_text().splitlines()) for path in files if path.name.endswith(ends)]
+        for language, ends in QUOTED_FROM.items()
+    }
 
 
 def not_quoted(block, sources):
@@ -80,8 +90,9 @@ def not_quoted(block, sources):
         return ["a fence must name its language: cpp, text, sh, cmake, ..."]
     if block.language in ("c++", "cxx", "cc", "hpp", "cuda"):
         return [f"write cpp instead of {block.language}: such a block is checked"]
-    if block.language != "cpp":
+    if block.language not in QUOTED_FROM:
         return []
+    sources = sources[block.language]
     wanted = bare(block.lines)
     if not wanted.strip():
         return ["it is empty"]

@@ -5,6 +5,8 @@
 import argparse
 import pathlib
 import re
+import shlex
+import subprocess
 
 from checks import ROOT, Checks, headers_of, includes_of
 
@@ -170,6 +172,18 @@ def listed_tests(root):
     ]
 
 
+def container(root):
+    """Whether the Containerfile installs exactly the packages of scripts/packages.txt: its command that reads them is run."""
+    lines = (root / "scripts/packages.txt").read_text().splitlines()
+    wanted = [line.split()[0] for line in lines if line and not line.startswith("#")]
+    command = re.search(r"\b(grep [^|;&]*) scripts/packages\.txt \| xargs", (root / "Containerfile").read_text())
+    if not command:
+        return ["the Containerfile has no command that reads scripts/packages.txt"]
+    words = [*shlex.split(command.group(1)), root / "scripts/packages.txt"]
+    found = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+    return [] if found == wanted else [f"the Containerfile installs {' '.join(found)}", f"must be {' '.join(wanted)}"]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="the source tree to check")
@@ -188,11 +202,15 @@ def main():
     if cuda:
         checks.check("umbrella: lockstep.cuh", umbrella(root, "lockstep.cuh", ["lockstep/lockstep.hpp", *cuda]))
 
-    for folder in ("include", "tests", "examples", "bench", "scripts", ".ci"):
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".hpp", ".cuh", ".cpp", ".cu", ".py", ".sh") or path.name in ("meson.build", "run"):
-                checks.check(f"first lines: {path.relative_to(root)}", first_lines(path))
+    named = ("meson.build", "CMakeLists.txt", "Containerfile", "run")
+    files = [path for path in root.iterdir() if path.is_file()]
+    for folder in ("include", "tests", "examples", "bench", "packaging", "scripts", ".ci"):
+        files += (root / folder).rglob("*")
+    for path in sorted(files):
+        if path.suffix in (".hpp", ".cuh", ".cpp", ".cu", ".py", ".sh", ".cmake", ".in") or path.name in named:
+            checks.check(f"first lines: {path.relative_to(root)}", first_lines(path))
     checks.check("the versions agree", versions(root))
+    checks.check("the container installs the listed packages", container(root))
     checks.check("every test file is listed", listed_tests(root))
     checks.finish()
 
