@@ -14,6 +14,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <functional>
 #include <span>
 #include <sstream>
@@ -560,9 +561,13 @@ TEST_CASE("your_model: the first model gives the plain loop's numbers on one dev
   perceptron::batch const batch{{x.data(), y.size(), inputs}, y};
   lockstep::trainer<perceptron, lockstep::sgd, lockstep::single_device> trainer{
       lockstep::devices::first(1), [](auto&) { return perceptron{}; }, lockstep::sgd{.learning_rate = rate}};
+  std::vector<double> losses;
   for (int step = 0; step < steps; ++step) {
-    double const loss = trainer.step(batch).loss();
-    CHECK(loss == doctest::Approx(plain.losses[static_cast<std::size_t>(step)]).epsilon(1e-4));
+    losses.push_back(trainer.step(batch).loss());
+  }
+  REQUIRE(losses.size() == plain.losses.size());
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    CHECK(losses[step] == doctest::Approx(plain.losses[step]).epsilon(1e-4));
   }
   CHECK(close(trainer.model().w1, plain.w1));
 }
@@ -582,13 +587,12 @@ TEST_CASE("your_model: a gradient check, as the page writes it") {
   data const samples{50};
   std::vector<float> const &x = samples.x, &y = samples.y;
   perceptron::batch const batch{{x.data(), y.size(), inputs}, y};
-  std::string said;
   auto const report = lockstep::gradient_check<perceptron, lockstep::peer_all_reduce<>>(
       lockstep::devices::first(3), [](auto&) { return perceptron{}; }, batch, {.micro_batches = 2});
   if (!report.within()) {
-    said = to_string(report);
+    std::puts(to_string(report).c_str());
   }
-  CHECK(said.empty());
+  CHECK(report.within());
   CHECK(report.checked == 16 + 16 + 16 + 1);
 }
 
@@ -599,15 +603,19 @@ TEST_CASE("your_model: one line makes it several devices, and says what came out
   std::ostringstream log;
   lockstep::trainer<layered, lockstep::sgd, lockstep::peer_all_reduce<>> trainer{
       lockstep::devices::first(4), [](auto&) { return layered{}; }, lockstep::sgd{.learning_rate = rate}};
+  std::vector<lockstep::step_result> results;
   {
     lockstep::progress progress{steps, {.out = log}};
     for (int step = 0; step < steps; ++step) {
-      lockstep::step_result const result = trainer.step(batch, {.micro_batches = 2});
-      progress.update(result);
-      CHECK(result.samples() == 50);
-      CHECK_FALSE(result.skipped());
-      CHECK(close(static_cast<float>(result.loss()), plain.losses[static_cast<std::size_t>(step)]));
+      results.push_back(trainer.step(batch, {.micro_batches = 2}));
+      progress.update(results.back());
     }
+  }
+  for (std::size_t step = 0; step < results.size(); ++step) {
+    CHECK(close(static_cast<float>(results[step].loss()), plain.losses[step]));
+    CHECK(results[step].samples() == 50);
+    CHECK(results[step].step() == step + 1);
+    CHECK_FALSE(results[step].skipped());
   }
   CHECK(log.str().find("step 12/12  100%  loss ") != std::string::npos);
 }
