@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/arena.hpp>
+#include <lockstep/backend/elementwise.hpp>
 #include <lockstep/backend/host.hpp>
 #include <lockstep/backend/host_faults.hpp>
 #include <lockstep/backend/host_update.hpp>
