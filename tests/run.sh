@@ -78,7 +78,7 @@ if [[ $gpu == yes ]]; then
   run_tests gpu build-gpu 'gpu multi_gpu' -Dcuda=enabled -Dexamples=disabled "${arch[@]}"
 else
   if [[ $sanitize == yes ]]; then
-    lean=(-Doptimization=1 -Ddebug=false -Dcuda=disabled -Dblas=disabled)
+    lean=(-Doptimization=1 -Ddebug=false -Dcuda=disabled -Dblas=disabled -Dexamples=disabled)
     run_tests address build-asan 'host processes' "${lean[@]}" \
       -Db_sanitize=address,undefined '-Dcpp_args=-g1 -fno-sanitize-recover=undefined'
     # Some kernels draw addresses from a range wider than older thread sanitizers know: do without, where that is allowed.

@@ -65,13 +65,14 @@ struct user_error : std::runtime_error {
 
 }  // namespace
 
-TEST_CASE("trainer: an exception in one model's train reaches the caller with its place, and no thread is left (L2)") {
+TEST_CASE("trainer: an exception in one model's train reaches the caller with its place, and no thread is left") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::size_t const threads = support::thread_count();
     for (int const failing : {0, 2, 3}) {
       {
-        pull_trainer<Policy> trainer{lockstep::devices{7, 5, 3, 1}, [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
+        pull_plan const plan{.counts = std::vector<std::size_t>(20, 300), .marks = support::marking::in_order};
+        pull_trainer<Policy> trainer{lockstep::devices{7, 5, 3, 1}, [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
         tests::generator random{1};
         pull_samples const samples{random, 8, 2};
         trainer.step(samples.view());
@@ -89,6 +90,7 @@ TEST_CASE("trainer: an exception in one model's train reaches the caller with it
         CHECK(contains(thrown<lockstep::error>([&] { trainer.step(samples.view()); }), "no more paper"));
         std::vector<float> out(8);
         CHECK(contains(thrown<lockstep::error>([&] { trainer.predict(samples.view(), std::span{out}); }), "invalid"));
+        CHECK(trainer.failed());
       }
       CHECK(support::comes_back_to(threads));
     }
@@ -118,7 +120,7 @@ TEST_CASE("trainer: an injected fault at any step on any device ends the step ev
   });
 }
 
-TEST_CASE("trainer: an allocation that fails on one device unwinds all, and says which device and how much (D4)") {
+TEST_CASE("trainer: an allocation that fails on one device unwinds all, and says which device and how much") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::size_t const threads = support::thread_count();
@@ -147,7 +149,7 @@ TEST_CASE("trainer: an allocation that fails on one device unwinds all, and says
   });
 }
 
-TEST_CASE("trainer: a device that never arrives is named within the deadline (L1)") {
+TEST_CASE("trainer: a device that never arrives is named within the deadline") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     std::size_t const threads = support::thread_count();
@@ -250,7 +252,7 @@ TEST_CASE("trainer: what a factory throws comes out, and no thread is left") {
   CHECK(support::comes_back_to(threads));
 }
 
-TEST_CASE("trainer: ranks whose models differ are refused on every rank, naming the first difference (R12)") {
+TEST_CASE("trainer: ranks whose models differ are refused on every rank, naming the first difference") {
   struct variant {
     char const* expected;
     std::function<void(std::vector<lockstep::parameter>&)> change;
@@ -308,7 +310,7 @@ TEST_CASE("trainer: bad use is refused before any work, and nothing is lost") {
   pull_trainer<policy> trainer{lockstep::devices::first(2), [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{}};
   auto const refused = [&](auto&& work) { return thrown<lockstep::usage_error>(work); };
 
-  CHECK(contains(refused([&] { trainer.step(lockstep::slice(samples.view(), 0, 0)); }), "no samples"));  // R9
+  CHECK(contains(refused([&] { trainer.step(lockstep::slice(samples.view(), 0, 0)); }), "no samples"));
   CHECK(contains(refused([&] { trainer.step(samples.view(), {.micro_batches = 0}); }), "micro-batch"));
 
   auto& listed = trainer.model(lockstep::rank_id{1}).listed_;
@@ -343,7 +345,7 @@ TEST_CASE("trainer: bad use is refused before any work, and nothing is lost") {
     });
   };
   auto const two = lockstep::devices::first(2);
-  CHECK(contains(build(two, [](auto& list) { list.clear(); }), "no trainable parameter"));  // R16
+  CHECK(contains(build(two, [](auto& list) { list.clear(); }), "no trainable parameter"));
   CHECK(contains(build(two, [](auto& list) { list[0].value = nullptr; }), "'p0' has no memory for its value"));
   CHECK(contains(build(two, [](auto& list) { list[1].gradient = nullptr; }), "'p1' has no memory for its gradient"));
   CHECK(contains(build(two, [](auto& list) { list[1].value_type = lockstep::element_type::i32; }), "'p1' is trainable"));
@@ -405,7 +407,7 @@ TEST_CASE("trainer: marks outside the model's list or memory are errors that nam
   CHECK(contains(marked_by([](context& ctx) { ctx.unused(0); }), "reports_unused"));
 }
 
-TEST_CASE("trainer: a zero-element parameter is no trouble (R9)") {
+TEST_CASE("trainer: a zero-element parameter is no trouble") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     pull_plan const plan{.counts = {0, 4, 0}, .memory = layout::scattered, .marks = support::marking::in_order};

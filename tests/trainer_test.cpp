@@ -50,12 +50,13 @@ pull_plan random_plan(tests::generator& random) {
   return plan;
 }
 
-/// The same training in double precision, by the book: mean gradient over all samples, plain SGD.
+/// The same training in double precision, by the book: mean gradient over all samples, SGD with momentum 0.5.
 struct reference {
   reference(pull_plan const& model_plan, std::vector<lockstep::parameter> const& start) : plan(model_plan) {
     for (std::size_t p = 0; p < plan.counts.size(); ++p) {
       auto const* const value = static_cast<float const*>(start[p].value);
       values.emplace_back(value, value + plan.counts[p]);
+      momentum.emplace_back(plan.counts[p], 0.0);
     }
   }
   double step(pull_samples const& samples, double rate) {
@@ -69,7 +70,8 @@ struct reference {
           gradient += uses * error;
           loss += uses * 0.5 * error * error;
         }
-        values[p][e] -= rate * gradient / static_cast<double>(samples.count);
+        momentum[p][e] = 0.5 * momentum[p][e] + gradient / static_cast<double>(samples.count);
+        values[p][e] -= rate * momentum[p][e];
       }
     }
     return loss / static_cast<double>(samples.count);
@@ -77,6 +79,7 @@ struct reference {
 
   pull_plan plan;
   std::vector<std::vector<double>> values;
+  std::vector<std::vector<double>> momentum;
 };
 
 template <class Trainer>
@@ -113,7 +116,7 @@ std::vector<float> train_random_case(std::uint64_t seed, int ranks) {
   pull_plan const plan = random_plan(random);
   using model = pull_model<float, Promises>;
   lockstep::trainer<model, lockstep::sgd, Policy> trainer{lockstep::devices::first(ranks), [&](auto&) { return model{plan}; },
-                                                          lockstep::sgd{.learning_rate = 0.125F}};
+                                                          lockstep::sgd{.learning_rate = 0.125F, .momentum = 0.5F}};
   reference truth{plan, trainer.model().parameters()};
   for (int k = 0; k < 4; ++k) {
     pull_samples const samples{random, random.whole(1, random.chance(0.5) ? 9 : 257), random.whole(1, 8)};
@@ -193,7 +196,7 @@ TEST_CASE("trainer: however gradient_ready is called, the result has the same bi
   });
 }
 
-TEST_CASE("trainer: a tied parameter is reduced and stepped once, however often it is listed (R11)") {
+TEST_CASE("trainer: a tied parameter is reduced and stepped once, however often it is listed") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     pull_plan plan{.counts = {4, 6}, .memory = layout::arena, .marks = marking::in_order, .tied = {1, 1}, .seed = 1};
@@ -308,11 +311,11 @@ TEST_CASE("trainer: the smallest whole program finds its line under every policy
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
     fit_line<line, Policy>(4);
-    fit_line<mean_line, Policy>(4);  // R3, R17: means of uneven shards
+    fit_line<mean_line, Policy>(4);  // means of uneven shards
   });
 }
 
-TEST_CASE("trainer: 9 samples on 4 devices and 36 on 7 leave no device without work (R1)") {
+TEST_CASE("trainer: 9 samples on 4 devices and 36 on 7 leave no device without work") {
   for (auto const& [samples, ranks] : {std::pair{std::size_t{9}, 4}, std::pair{std::size_t{36}, 7}}) {
     std::vector<std::size_t> seen(static_cast<std::size_t>(ranks), 0);
     struct counter : line {
@@ -338,7 +341,7 @@ TEST_CASE("trainer: 9 samples on 4 devices and 36 on 7 leave no device without w
   }
 }
 
-TEST_CASE("trainer: with fewer samples than devices, replicated arguments go to those that work (R2)") {
+TEST_CASE("trainer: with fewer samples than devices, replicated arguments go to those that work") {
   struct tempered : line {
     using batch = std::tuple<std::span<float const>, std::span<float const>, lockstep::replicated<float>>;
     void train(lockstep::train_context<backend>& ctx, batch const& shard) {
@@ -478,7 +481,7 @@ TEST_CASE("trainer: a whole optimizer steps each distinct parameter once, where 
   });
 }
 
-TEST_CASE("trainer: a parameter that no rank used keeps value and optimizer state; used somewhere, it gets the sum (R10)") {
+TEST_CASE("trainer: a parameter that no rank used keeps value and optimizer state; used somewhere, it gets the sum") {
   constexpr lockstep::model_promises reports{.honours_accumulate = true, .reports_unused = true};
   using model = pull_model<float, reports>;
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
@@ -516,6 +519,88 @@ TEST_CASE("trainer: a parameter that no rank used keeps value and optimizer stat
       CHECK(replicas_identical(trainer));
     }
   });
+}
+
+namespace {
+
+/// Lists one of its parameters twice, and leaves the second listing out.
+struct half_used : line {
+  static constexpr lockstep::model_promises promises{.honours_accumulate = true, .reports_unused = true};
+  bool second_first = false;
+  std::array<lockstep::parameter, 3> parameters() {
+    auto const [a, b] = line::parameters();
+    lockstep::parameter again = a;
+    again.name = "a.again";
+    return {a, b, again};
+  }
+  void train(lockstep::train_context<backend>& ctx, batch const& shard) {
+    if (second_first) {
+      ctx.unused(2);
+    }
+    if (!ctx.accumulate()) {
+      gradient[0] = gradient[1] = 0;
+    }
+    line::train(ctx, shard);
+    ctx.gradient_ready(0, 2);
+    if (!second_first) {
+      ctx.unused(2);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("trainer: a tied parameter that one of its listings leaves out keeps the gradient of the other") {
+  support::for_each_tuned_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
+    CAPTURE(name);
+    for (bool const second_first : {false, true}) {
+      auto const build = [&](auto&) {
+        half_used made;
+        made.second_first = second_first;
+        return made;
+      };
+      lockstep::trainer<half_used, lockstep::sgd, Policy> trainer{lockstep::devices::first(2), build,
+                                                                  lockstep::sgd{.learning_rate = 0.5F}};
+      std::vector<float> const x(4, 1.0F);
+      std::vector<float> const y(4, 2.0F);
+      for (int k = 0; k < 3; ++k) {
+        trainer.step({x, y});
+      }
+      // One device: error 2, then 0; a and b both 1 after the first step.
+      CHECK(trainer.model().value[0] == doctest::Approx(1.0));
+      CHECK(trainer.model().value[1] == doctest::Approx(1.0));
+    }
+  });
+}
+
+TEST_CASE("trainer: an infinite deadline is none") {
+  lockstep::trainer<line, lockstep::sgd, lockstep::peer_all_reduce<>> trainer{
+      lockstep::devices::first(3), [](auto&) { return line{}; }, lockstep::sgd{},
+      lockstep::host::options{.timeout_seconds = std::numeric_limits<double>::infinity()}};
+  std::vector<float> const x(10, 1.0F);
+  CHECK(trainer.step({x, x}).samples() == 10);
+}
+
+TEST_CASE("trainer: optimizer state is cut between ranks as the policy cuts the update") {
+  pull_plan const plan{.counts = {1000, 24, 600}};
+  lockstep::trainer<pull_model<lockstep::bfloat16>, lockstep::adamw, support::sharded> trainer{
+      lockstep::devices::first(4), [&](auto&) { return pull_model<lockstep::bfloat16>{plan}; }, lockstep::adamw{}};
+  tests::generator random{4};
+  pull_samples const samples{random, 8, 1};
+  trainer.step(samples.view());
+  std::size_t state = 0;
+  for (int r = 0; r < 4; ++r) {
+    std::size_t const here = trainer.memory(lockstep::rank_id{r})[lockstep::memory_use::optimizer_state];
+    CHECK(here < 1624 * 3 * sizeof(float) / 2);
+    state += here;
+  }
+  CHECK(state == 1624 * 3 * sizeof(float));  // two moments and a master for each element, once
+}
+
+TEST_CASE("trainer: a whole optimizer is refused where the policy cuts parameters") {
+  CHECK_THROWS_WITH_AS((lockstep::trainer<pull_model<>, sign_descent, support::sharded>{
+                           lockstep::devices::first(2), [](auto&) { return pull_model<>{{.counts = {100}}}; }, sign_descent{}}),
+                       doctest::Contains("the policy cuts 'p0' between ranks"), lockstep::usage_error);
 }
 
 TEST_CASE("trainer: buffers are the root's on every rank after each step") {
@@ -562,7 +647,7 @@ TEST_CASE("trainer: every rank starts from the values of rank 0") {
   });
 }
 
-TEST_CASE("trainer: the memory report shows each device's share, optimizer state with the root only where gathered (R4)") {
+TEST_CASE("trainer: the memory report shows each device's share, optimizer state with the root only where gathered") {
   pull_plan const plan{.counts = {100, 28}};
   lockstep::trainer<pull_model<>, lockstep::adamw, lockstep::replicate_and_gather<>> gather{
       lockstep::devices::first(3), [&](auto&) { return pull_model<>{plan}; }, lockstep::adamw{}};
@@ -596,8 +681,14 @@ TEST_CASE("trainer: bytes moved a step are those of the policy's formula") {
   lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::peer_all_reduce<>> peers{
       lockstep::devices::first(4), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
   std::uint64_t const peer_bytes = moved_a_step(peers);
-  CHECK(peer_bytes >= 2 * bytes * 3);              // 2 G (N - 1) over all devices ...
-  CHECK(peer_bytes <= 2 * bytes * 3 + 8 * 3 * 8);  // ... and three scalars
+  CHECK(peer_bytes >= 2 * bytes * 3);                  // 2 G (N - 1) over all devices ...
+  CHECK(peer_bytes <= 2 * bytes * 3 + 2 * 5 * 8 * 3);  // ... and five totals
+  lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::replicate_and_gather<>> gather{
+      lockstep::devices::first(4), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
+  std::uint64_t const gather_bytes = moved_a_step(gather);
+  // G (N - 1) to the root, added up by all ranks together and so a part more, and P (N - 1) from it.
+  CHECK(gather_bytes >= bytes * 3 + bytes * 3);
+  CHECK(gather_bytes <= bytes * 3 + bytes * 3 / 4 + bytes * 3 + 2 * 5 * 8 * 3);
 }
 
 namespace {
@@ -618,7 +709,7 @@ struct counting_all_reduce {
 
 }  // namespace
 
-TEST_CASE("trainer: thousands of small tensors travel as one (R8), and a policy may be the user's own") {
+TEST_CASE("trainer: thousands of small tensors travel as one, and a policy may be the user's own") {
   for (layout const memory : {layout::arena, layout::scattered}) {
     pull_plan const plan{.counts = std::vector<std::size_t>(3000, 5), .memory = memory, .marks = marking::in_order};
     lockstep::trainer<pull_model<>, lockstep::sgd, counting_all_reduce> trainer{
@@ -631,7 +722,7 @@ TEST_CASE("trainer: thousands of small tensors travel as one (R8), and a policy 
       CHECK(counting_all_reduce::reductions == 3);  // one a rank
     }
     CHECK(replicas_identical(trainer));
-    // Gradients in an arena are never kept twice (R15); scattered ones need the one staging span.
+    // Gradients in an arena are never kept twice; scattered ones need the one staging span.
     std::size_t const staging = trainer.memory(lockstep::rank_id{0})[lockstep::memory_use::staging];
     CHECK(staging == (memory == layout::arena ? 0 : 3000 * 5 * sizeof(float)));
   }

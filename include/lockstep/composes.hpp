@@ -3,13 +3,17 @@
 #pragma once
 
 #include <lockstep/concepts.hpp>
+#include <lockstep/core/context.hpp>
 #include <lockstep/core/memory.hpp>
+#include <lockstep/core/parameter_list.hpp>
 #include <lockstep/core/step_result.hpp>
+#include <lockstep/plan/order.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -303,6 +307,38 @@ class trainer_body {
   std::add_lvalue_reference_t<Optimizer> optimizer(std::size_t = 0, rank_id = rank_id{0});
   memory_usage memory(rank_id) { return {}; }
   std::uint64_t bytes_moved() const noexcept { return 0; }
+};
+
+/// Its constructors and members take anything, so that uses of a replica that can't be add no errors.
+template <class Policy, class Optimizer, class Backend>
+class replica_body {
+  static_assert(report_replica<Policy, Optimizer, Backend>());
+
+ public:
+  class step {
+   public:
+    train_context<Backend> micro_batch(std::size_t);
+    void reduce() {}
+    void update() {}
+    void publish() {}
+    template <class Work>
+    void attempt(anything, Work&&) {}
+    std::span<plan::mark const> owned() const noexcept { return {}; }
+    step_result skip() { return {}; }
+    step_result done() { return {}; }
+    step_result finish() { return {}; }
+  };
+
+  template <class = void>
+  replica_body(anything, anything, anything, anything, model_promises = {}) {}
+  replica_body(anything, anything, anything, aggregate<Optimizer>, model_promises = {}) {}
+
+  step begin(step_info) { return {}; }
+  rank_id rank() const noexcept { return rank_id{0}; }
+  int size() const noexcept { return 0; }
+  std::span<Optimizer> optimizers() noexcept { return {}; }
+  parameter_list const& parameters() const noexcept;
+  std::uint64_t applied_steps() const noexcept { return 0; }
 };
 
 }  // namespace unmet

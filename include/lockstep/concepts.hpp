@@ -88,25 +88,29 @@ concept backend = requires {
   typename B::buffer;
   typename B::weight;
   typename B::options;
-}
-&&std::is_trivially_copyable_v<typename B::stream_ref>&& std::is_trivially_copyable_v<typename B::weight>&& requires(
-    typename B::device& device, typename B::stream& own, typename B::stream_ref stream, typename B::event& event, void* memory,
-    std::size_t n, std::span<transfer const> transfers, double* sum, float* loss) {
-  { B::device_count() } -> std::convertible_to<int>;
-  { device.id() } -> std::same_as<device_id>;
-  { device.stream() } -> std::same_as<typename B::stream_ref>;
-  { device.allocate(n, memory_use::other) } -> std::same_as<typename B::buffer>;
-  { device.memory() } -> std::same_as<memory_usage>;
-  { own.ref() } -> std::same_as<typename B::stream_ref>;
-  B::zero(stream, memory, n);
-  B::copy(stream, memory, static_cast<void const*>(memory), n);
-  B::copy(stream, transfers);
-  B::add_loss(stream, sum, loss);
-  event.record(stream);
-  stream.wait(event);
-  stream.synchronize();
-  stream.check();
-};
+} && std::is_trivially_copyable_v<typename B::stream_ref> && std::default_initializable<typename B::stream_ref> &&
+  std::is_trivially_copyable_v<typename B::weight> && std::constructible_from<typename B::stream, typename B::device&> &&
+  requires(typename B::device& device, typename B::stream& own, typename B::stream_ref stream, typename B::event& event,
+           typename B::options& options, void* memory, std::size_t n, std::span<transfer const> transfers, double* sum,
+           float* loss) {
+    { B::device_count() } -> std::convertible_to<int>;
+    { options.timeout_seconds } -> std::convertible_to<double>;
+    { options.checking } -> std::convertible_to<lockstep::checking>;
+    { device.id() } -> std::same_as<device_id>;
+    { device.options() } -> std::convertible_to<typename B::options const&>;
+    { device.stream() } -> std::same_as<typename B::stream_ref>;
+    { device.allocate(n, memory_use::other) } -> std::same_as<typename B::buffer>;
+    { device.memory() } -> std::same_as<memory_usage>;
+    { own.ref() } -> std::same_as<typename B::stream_ref>;
+    B::zero(stream, memory, n);
+    B::copy(stream, memory, static_cast<void const*>(memory), n);
+    B::copy(stream, transfers);
+    B::add_loss(stream, sum, loss);
+    event.record(stream);
+    stream.wait(event);
+    stream.synchronize();
+    stream.check();
+  };
 
 // ---- batch: what is sliced ----------------------------------------------------------------------------------------------
 
@@ -162,7 +166,7 @@ concept trains = requires(M& m, train_context<typename M::backend>& ctx, typenam
 template <class M>
 concept makes_promises = requires {
   { M::promises } -> std::convertible_to<model_promises>;
-  typename std::bool_constant<static_cast<model_promises>(M::promises).capturable>;
+  typename std::bool_constant<static_cast<model_promises>(M::promises).reports_unused>;
 };
 /// Makes its promises so that they are seen, or none.
 template <class M>
@@ -288,7 +292,7 @@ concept optimizer = std::copyable<O> &&(elementwise_optimizer<O> || whole_optimi
 
 // ---- communicator: how ranks talk ---------------------------------------------------------------------------------------
 
-/// How elements are combined. 16-bit floating types are added in f32 and rounded once.
+/// How elements are combined. How 16-bit elements are added is each communicator's.
 enum class reduction : std::uint8_t { sum, min, max };
 
 /// One rank's end of a group. Every collective works in place, on `count` >= 0 elements, in the same order on every rank, and

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <lockstep/arena.hpp>
+#include <lockstep/backend/elementwise.hpp>
 #include <lockstep/backend/host.hpp>
 #include <lockstep/backend/host_faults.hpp>
 #include <lockstep/backend/host_update.hpp>
+#include <lockstep/bucket_layout.hpp>
 #include <lockstep/comm/agreement.hpp>
 #include <lockstep/comm/bucket_memory.hpp>
 #include <lockstep/comm/local.hpp>
@@ -14,10 +16,12 @@
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/batch.hpp>
 #include <lockstep/core/context.hpp>
+#include <lockstep/core/deadline.hpp>
 #include <lockstep/core/devices.hpp>
 #include <lockstep/core/element_type.hpp>
 #include <lockstep/core/error.hpp>
 #include <lockstep/core/float16.hpp>
+#include <lockstep/core/fnv1a.hpp>
 #include <lockstep/core/host_device.hpp>
 #include <lockstep/core/memory.hpp>
 #include <lockstep/core/options.hpp>
@@ -48,5 +52,6 @@
 #include <lockstep/policy/replicate_and_gather.hpp>
 #include <lockstep/policy/single_device.hpp>
 #include <lockstep/replica.hpp>
+#include <lockstep/step_totals.hpp>
 #include <lockstep/trainer.hpp>
 #include <lockstep/version.hpp>

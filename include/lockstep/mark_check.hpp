@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/core/error.hpp>
+#include <lockstep/core/fnv1a.hpp>
 #include <lockstep/core/parameter_list.hpp>
 
 #include <algorithm>
@@ -17,8 +18,9 @@ namespace lockstep {
 
 /// Catches a gradient_ready that comes too early. From the mark to the end of backward the marked values are NaN, so that
 /// whoever reads them spoils what it computes, and the marked gradients are hashed, so that whoever writes them is found out.
-/// The NaN carries the number of its parameter in its low bits, which arithmetic passes on: so the culprit has a name.
-/// For debugging: every mark waits for the device, and copies values to the host and back.
+/// The NaN carries the number of its parameter in its low bits, which the arithmetic of processors passes on: so the culprit
+/// has a name. That of GPUs does not: there only writes are found out, for a NaN of the model's own looks the same as a value
+/// read. For debugging: every mark waits for the device, and copies values to the host and back.
 template <class Backend>
 class mark_check {
  public:
@@ -48,7 +50,7 @@ class mark_check {
       parameter const& p = parameters_->distinct(m.parameter);
       typed_span const values = p.values().part(m.first, m.count);
       Backend::copy(stream, values.data, m.values.data(), values.bytes());
-      if (written.empty() && hash(read(p.gradients().part(m.first, m.count), stream)) != m.gradient_hash) {
+      if (written.empty() && fnv1a(read(p.gradients().part(m.first, m.count), stream)) != m.gradient_hash) {
         written = p.name;
       }
     }
@@ -107,20 +109,12 @@ class mark_check {
     return bytes;
   }
 
-  static std::uint64_t hash(std::vector<std::byte> const& bytes) noexcept {  // FNV-1a, 64 bits (RFC 9923)
-    std::uint64_t sum = 14695981039346656037ULL;
-    for (std::byte const b : bytes) {
-      sum = (sum ^ static_cast<std::uint64_t>(b)) * 1099511628211ULL;
-    }
-    return sum;
-  }
-
   void poison(std::size_t p, std::size_t first, std::size_t count, stream_ref stream) {
     parameter const& described = parameters_->distinct(p);
     typed_span const values = described.values().part(first, count);
-    marked_.push_back({p, first, count, read(values, stream), hash(read(described.gradients().part(first, count), stream))});
+    marked_.push_back({p, first, count, read(values, stream), fnv1a(read(described.gradients().part(first, count), stream))});
     with_poison(values.type, [&]<class Bits>(poison_bits<Bits> poison) {
-      bool const fits = p < poison.payload;
+      bool const fits = p + 1 < poison.payload;
       std::vector<Bits> const nans(count, static_cast<Bits>(poison.base | (fits ? p + 1 : 0)));
       Backend::copy(stream, values.data, nans.data(), values.bytes());
       stream.synchronize();
@@ -135,7 +129,8 @@ class mark_check {
       for (std::size_t i = 0; i < bytes.size(); i += sizeof(Bits)) {
         Bits element;
         std::memcpy(&element, bytes.data() + i, sizeof(Bits));
-        if ((element & own.base) == own.base) {
+        bool const canonical = (element & own.payload) == own.payload;  // what a GPU makes of every NaN
+        if ((element & own.base) == own.base && !canonical) {
           std::size_t const number = origin(element, own, described);
           refuse(std::string("gradient_ready was called too early for ") +
                  (number < parameters_->distinct_count() ? std::string("parameter '") + parameters_->distinct(number).name + "'"

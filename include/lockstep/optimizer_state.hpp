@@ -19,6 +19,16 @@
 
 namespace lockstep {
 
+/// Throws what the `validate` of an optimizer throws, where it has one: hyperparameters out of range.
+template <class Optimizer>
+void validate(std::vector<Optimizer> const& optimizers) {
+  for (Optimizer const& optimizer : optimizers) {
+    if constexpr (requires { optimizer.validate(); }) {
+      optimizer.validate();
+    }
+  }
+}
+
 /// A user's optimizers, one for all parameters or one a group, checked against the parameters they will update.
 template <class Optimizer>
 class optimizer_groups {
@@ -26,11 +36,7 @@ class optimizer_groups {
   /// Throws usage_error: no optimizer, a parameter whose group has none, hyperparameters that `validate` refuses.
   optimizer_groups(parameter_list const& parameters, std::vector<Optimizer> optimizers) : optimizers_(std::move(optimizers)) {
     expects(!optimizers_.empty(), "give one optimizer, or one for each parameter group");
-    for (Optimizer const& optimizer : optimizers_) {
-      if constexpr (requires { optimizer.validate(); }) {
-        optimizer.validate();
-      }
-    }
+    validate(optimizers_);
     for (parameter const& p : parameters.listings()) {
       if (optimizers_.size() > 1 && p.trainable() && p.group >= optimizers_.size()) {
         refuse(std::string("parameter '") + p.name + "' is in group " + std::to_string(p.group) + ", but there are only " +
@@ -53,34 +59,36 @@ class optimizer_state {
   optimizer_state(typename Backend::device&, parameter_list const& parameters, std::vector<Optimizer> optimizers)
       : parameters_(&parameters), groups_(parameters, std::move(optimizers)) {}
 
-  /// What this rank updates from now on. A whole optimizer needs whole parameters.
-  void own(std::vector<plan::mark> stretches) {
+  /// What this rank updates from now on. Throws usage_error for a part of a parameter: a whole optimizer needs it whole.
+  void own(std::vector<plan::mark> stretches, typename Backend::stream_ref) {
     owned_ = std::move(stretches);
-    owns_.assign(parameters_->distinct_count(), 0);
+    std::vector<std::size_t> elements(parameters_->distinct_count(), 0);
     for (plan::mark const& stretch : owned_) {
-      owns_[stretch.parameter] = 1;
+      elements[stretch.parameter] += stretch.count;
     }
+    owns_.assign(elements.size(), 0);
+    for (std::size_t p = 0; p < elements.size(); ++p) {
+      if (elements[p] != 0 && elements[p] != parameters_->distinct(p).count()) {
+        refuse(std::string("the policy cuts '") + parameters_->distinct(p).name +
+               "' between ranks, which an optimizer for whole parameters can't update; use an elementwise one");
+      }
+      owns_[p] = elements[p] != 0 ? 1 : 0;
+    }
+    gather_all({});
   }
   [[nodiscard]] std::span<plan::mark const> owned() const noexcept { return owned_; }
 
-  void start(typename Backend::stream_ref) noexcept {}
-
   /// `used` is empty, or says for each distinct parameter whether it takes part.
   void update(typename Backend::stream_ref stream, std::uint64_t step, float factor, std::span<std::uint8_t const> used) {
+    if (!used.empty()) {
+      gather_all(used);
+    }
     std::span<Optimizer> const optimizers = groups_.all();
     for (std::size_t group = 0; group < optimizers.size(); ++group) {
-      taking_part_.clear();
-      for (std::size_t p = 0; p < owns_.size(); ++p) {
-        parameter const& described = parameters_->distinct(p);
-        bool const in_group = optimizers.size() == 1 || described.group == group;
-        if (owns_[p] != 0 && in_group && (used.empty() || used[p] != 0)) {
-          taking_part_.push_back(described);
-        }
-      }
-      if (!taking_part_.empty()) {
+      if (!taking_part_[group].empty()) {
         update_context<Backend> ctx{stream, typename Backend::weight{factor},
                                     info_for(optimizers[group], step, static_cast<std::uint8_t>(group))};
-        optimizers[group].step(ctx, std::span<parameter const>{taking_part_});
+        optimizers[group].step(ctx, std::span<parameter const>{taking_part_[group]});
       }
     }
   }
@@ -89,15 +97,26 @@ class optimizer_state {
   [[nodiscard]] std::span<Optimizer const> optimizers() const noexcept { return groups_.all(); }
 
  private:
+  /// What each group's optimizer is given.
+  void gather_all(std::span<std::uint8_t const> used) {
+    taking_part_.assign(groups_.all().size(), {});
+    for (std::size_t p = 0; p < owns_.size(); ++p) {
+      if (owns_[p] != 0 && (used.empty() || used[p] != 0)) {
+        parameter const& described = parameters_->distinct(p);
+        taking_part_[taking_part_.size() == 1 ? 0 : described.group].push_back(described);
+      }
+    }
+  }
+
   parameter_list const* parameters_;
   optimizer_groups<Optimizer> groups_;
   std::vector<plan::mark> owned_;
-  std::vector<std::uint8_t> owns_;
-  std::vector<parameter> taking_part_;
+  std::vector<std::uint8_t> owns_;                   // by distinct parameter
+  std::vector<std::vector<parameter>> taking_part_;  // by group
 };
 
-/// For elementwise optimizers: one f32 array a slot over all trainable elements, and one more with the f32 masters of 16-bit
-/// values; nothing on a rank that updates nothing.
+/// For elementwise optimizers: one f32 array a slot over the elements that this rank updates, and one more with the f32 masters
+/// of those whose values have 16 bits.
 template <elementwise_optimizer Optimizer, class Backend>
 class optimizer_state<Optimizer, Backend> {
  public:
@@ -108,39 +127,41 @@ class optimizer_state<Optimizer, Backend> {
       : device_(device), parameters_(&parameters), groups_(parameters, std::move(optimizers)) {
     for (std::size_t p = 0; p < parameters.distinct_count(); ++p) {
       parameter const& described = parameters.distinct(p);
-      slot_offset_.push_back(elements_);
-      master_offset_.push_back(master_elements_);
-      if (described.trainable()) {
-        if (described.value_type == element_type::f64 || described.gradient_type == element_type::f64) {
-          refuse(std::string("parameter '") + described.name +
-                 "' is f64; elementwise optimizers compute in f32 and update f32, f16 and bf16 values");
-        }
-        elements_ += described.count();
-        master_elements_ += described.value_type == element_type::f32 ? 0 : described.count();
+      if (described.trainable() &&
+          (described.value_type == element_type::f64 || described.gradient_type == element_type::f64)) {
+        refuse(std::string("parameter '") + described.name +
+               "' is f64; elementwise optimizers compute in f32 and update f32, f16 and bf16 values");
       }
     }
   }
 
-  void own(std::vector<plan::mark> stretches) {
+  /// What this rank updates from now on. Before the first update: slots become zero, and masters equal to the values, which are
+  /// those to start from.
+  void own(std::vector<plan::mark> stretches, typename Backend::stream_ref stream) {
     owned_ = std::move(stretches);
-    if (!owned_.empty() && !allocated_) {
-      for (auto& slot : slots_) {
-        slot = device_.allocate(elements_ * sizeof(float), memory_use::optimizer_state);
-        Backend::zero(device_.stream(), slot.data(), slot.bytes());
-      }
-      masters_ = device_.allocate(master_elements_ * sizeof(float), memory_use::optimizer_state);
-      allocated_ = true;
-    }
-    std::vector<update_segment<slots>> segments;
+    std::size_t elements = 0;
+    std::size_t master_elements = 0;
     for (plan::mark const& stretch : owned_) {
-      segments.push_back(segment_of(stretch));
+      elements += stretch.count;
+      master_elements += parameters_->distinct(stretch.parameter).value_type == element_type::f32 ? 0 : stretch.count;
+    }
+    for (auto& slot : slots_) {
+      resize(slot, elements);
+      Backend::zero(stream, slot.data(), slot.bytes());
+    }
+    resize(masters_, master_elements);
+    std::vector<update_segment<slots>> segments;
+    std::size_t slot_at = 0;
+    std::size_t master_at = 0;
+    for (plan::mark const& stretch : owned_) {
+      segments.push_back(segment_of(stretch, slot_at, master_at));
+      slot_at += stretch.count;
+      master_at += segments.back().master != nullptr ? stretch.count : 0;
     }
     update_.emplace(device_, std::move(segments));
+    update_->load_masters(stream);
   }
   [[nodiscard]] std::span<plan::mark const> owned() const noexcept { return owned_; }
-
-  /// Once the values are those to start from: the masters become equal to them.
-  void start(typename Backend::stream_ref stream) { update_->load_masters(stream); }
 
   void update(typename Backend::stream_ref stream, std::uint64_t step, float factor, std::span<std::uint8_t const> used) {
     update_->run(stream, std::as_const(*this).optimizers(), step, factor, used);
@@ -150,16 +171,23 @@ class optimizer_state<Optimizer, Backend> {
   [[nodiscard]] std::span<Optimizer const> optimizers() const noexcept { return groups_.all(); }
 
  private:
-  [[nodiscard]] update_segment<slots> segment_of(plan::mark const& stretch) const {
+  void resize(typename Backend::buffer& array, std::size_t elements) {
+    if (array.bytes() != elements * sizeof(float)) {
+      array = {};  // its memory is free for the next
+      array = device_.allocate(elements * sizeof(float), memory_use::optimizer_state);
+    }
+  }
+
+  [[nodiscard]] update_segment<slots> segment_of(plan::mark const& stretch, std::size_t slot_at, std::size_t master_at) const {
     parameter const& p = parameters_->distinct(stretch.parameter);
     update_segment<slots> segment;
     segment.value = p.values().part(stretch.first, stretch.count).data;
     segment.gradient = p.gradients().part(stretch.first, stretch.count).data;
     if (p.value_type != element_type::f32) {
-      segment.master = static_cast<float*>(masters_.data()) + master_offset_[stretch.parameter] + stretch.first;
+      segment.master = static_cast<float*>(masters_.data()) + master_at;
     }
     for (std::size_t slot = 0; slot != slots; ++slot) {
-      segment.slots[slot] = static_cast<float*>(slots_[slot].data()) + slot_offset_[stretch.parameter] + stretch.first;
+      segment.slots[slot] = static_cast<float*>(slots_[slot].data()) + slot_at;
     }
     segment.count = stretch.count;
     segment.value_type = p.value_type;
@@ -172,11 +200,6 @@ class optimizer_state<Optimizer, Backend> {
   typename Backend::device& device_;
   parameter_list const* parameters_;
   optimizer_groups<Optimizer> groups_;
-  std::vector<std::size_t> slot_offset_;    // by distinct parameter
-  std::vector<std::size_t> master_offset_;  // by distinct parameter
-  std::size_t elements_ = 0;
-  std::size_t master_elements_ = 0;
-  bool allocated_ = false;
   std::array<typename Backend::buffer, slots> slots_{};
   typename Backend::buffer masters_{};
   std::vector<plan::mark> owned_;

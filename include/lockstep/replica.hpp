@@ -2,22 +2,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <lockstep/bucket_layout.hpp>
 #include <lockstep/comm/agreement.hpp>
 #include <lockstep/comm/bucket_memory.hpp>
 #include <lockstep/composes.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/context.hpp>
+#include <lockstep/core/element_type.hpp>
 #include <lockstep/core/error.hpp>
+#include <lockstep/core/options.hpp>
 #include <lockstep/core/parameter_list.hpp>
 #include <lockstep/core/step_result.hpp>
 #include <lockstep/mark_check.hpp>
 #include <lockstep/optimizer_state.hpp>
-#include <lockstep/plan/buckets.hpp>
 #include <lockstep/plan/order.hpp>
 #include <lockstep/plan/readiness.hpp>
+#include <lockstep/step_totals.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,15 +30,6 @@
 #include <vector>
 
 namespace lockstep {
-
-/// What a rank knows of a step before it starts.
-struct step_info {
-  /// Samples that this rank will train on, over all its micro-batches; 0 when it has none.
-  std::size_t samples = 0;
-  /// Samples of all ranks, the same on every rank; 0 when not known. Then sample weights are 1, gradients are sums over
-  /// samples, and the update divides by the number that was counted. Give it where it is known, for 16-bit gradients above all.
-  std::size_t total_samples = 0;
-};
 
 /// What a rank is made of. Base of `replica`, which see.
 template <class Policy, class Optimizer, class Backend>
@@ -45,8 +40,8 @@ class replica_body {
   class step;
 
   /// `optimizers` holds one for all parameters, or one for each parameter group. Values become rank 0's on every rank.
-  /// Throws usage_error, before anything is sent where one rank can tell, else on every rank: for what parameter_list refuses,
-  /// a group without optimizer, an element type that the optimizer can't update, and when the ranks' lists differ.
+  /// Throws usage_error for what parameter_list refuses, a group without optimizer, an element type that the optimizer can't
+  /// update, and when the ranks' lists differ; a rank that throws releases the others.
   /// Synchronizes: with all ranks.
   template <class Parameters>
   replica_body(typename Backend::device& device, communicator_type communicator, Parameters&& parameters,
@@ -78,11 +73,11 @@ class replica_body {
   [[nodiscard]] std::span<Optimizer> optimizers() noexcept { return state_->optimizers(); }
   /// How many updates were made.
   [[nodiscard]] std::uint64_t applied_steps() const noexcept { return applied_; }
+  /// Whether a step failed: then the parameters are invalid, and every later step is refused.
+  [[nodiscard]] bool failed() const noexcept { return failed_; }
 
  private:
-  // The scalars that every rank adds up each step, in this order; one count of uses for each distinct parameter follows where
-  // the model reports them.
-  enum scalar : std::size_t { loss_sum, weight_sum, skip_votes, nominal_sum, scalar_count };
+  using agreement_type = agreement<Backend, communicator_type>;
 
   [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
 
@@ -91,17 +86,23 @@ class replica_body {
            "), step " + std::to_string(steps_) + ", " + doing;
   }
 
-  void fail(std::string const& reason) noexcept {
-    if (!failure_) {
-      failure_ = reason;
-      communicator_.abort(reason);
+  /// Ends the step on every rank. The first reason stays.
+  void fail(char const* reason) noexcept {
+    if (!std::exchange(failed_, true)) {
+      try {
+        failure_ = reason;
+        communicator_.abort(failure_);
+      } catch (...) {  // no memory for the words: end it without
+        communicator_.abort({});
+      }
     }
   }
 
-  /// Runs `work`; what it throws names the place, and ends the step on every rank.
+  /// Runs `work` with the device current; what it throws names the place, and ends the step on every rank.
   template <class Work>
   void attempt(char const* doing, Work&& work) {
     try {
+      [[maybe_unused]] auto const current = activate(device_);
       work();
     } catch (...) {
       try {
@@ -113,34 +114,24 @@ class replica_body {
     }
   }
 
-  // ---- meeting: what the ranks settle once ----
-
   void meet() {
-    std::size_t const uses = promises_.reports_unused ? parameters_.distinct_count() : 0;
-    totals_.assign(scalar_count + uses, 0.0);
-    scalars_ = device_.allocate(totals_.size() * sizeof(double), memory_use::other);
-    loss_ = device_.allocate(sizeof(float), memory_use::other);
-    unused_now_.assign(promises_.reports_unused ? parameters_.listings().size() : 0, 0);
-    used_.assign(uses, 0);
-
+    totals_.emplace(device_, parameters_, promises_.reports_unused);
+    layout_.emplace(device_, parameters_, Policy::tuning_values);
     if (device_.options().checking == checking::marks) {
       marks_.emplace(parameters_);
     }
-    agreement<Backend, communicator_type> const meeting{device_, communicator_};
+    agreement_type const meeting{device_, communicator_};
     if (!alone()) {
       meeting.expect_same(settings(), parameters_);
-      communication_.emplace();
+      communication_.emplace(device_);
     }
-    lay_out({}, meeting);
-    lay_out_buffers(meeting);
+    layout_->meet(meeting);
     if (!alone()) {
-      for (std::size_t b = 0; b < gradients_->size(); ++b) {
-        gradients_->each_span(b, bucket_side::value, stream_,
-                              [&](typed_span values) { communicator_.broadcast(values, rank_id{0}, stream_); });
-      }
-      publish_buffers();
+      auto const from_root = [&](typed_span values) { communicator_.broadcast(values, rank_id{0}, stream_); };
+      layout_->each_value(stream_, from_root);
+      layout_->each_buffer(stream_, from_root);
     }
-    state_->start(stream_);
+    own();
   }
 
   [[nodiscard]] std::string settings() const {
@@ -150,74 +141,9 @@ class replica_body {
            " optimizers, reports_unused " + (promises_.reports_unused ? "yes" : "no");
   }
 
-  /// Plans the buckets for gradients that become ready in the order of `marks`; parameters backwards without marks.
-  void lay_out(std::span<plan::mark const> marks, agreement<Backend, communicator_type> const& meeting) {
-    std::vector<std::size_t> counts(parameters_.distinct_count());
-    for (std::size_t p = 0; p < counts.size(); ++p) {
-      counts[p] = parameters_.distinct(p).count();
-    }
-    std::vector<plan::piece> pieces;
-    for (plan::mark const& part : plan::cut_and_order(counts, marks)) {
-      if (parameters_.distinct(part.parameter).trainable()) {
-        pieces.push_back(piece_of(part.parameter, part.first, part.count));
-      }
-    }
-    meeting.find_neighbours(pieces, parameters_);
-    constexpr tuning t = Policy::tuning_values;
-    std::vector<plan::bucket> buckets = plan::plan_buckets(pieces, t.bucket_bytes, t.stage_below_bytes);
-    readiness_ = plan::readiness{parameters_.distinct_of_listing(), pieces, buckets};
-    gradients_.emplace(device_, parameters_, std::move(pieces), std::move(buckets));
-
-    std::vector<plan::mark> owned;
-    for (std::size_t b = 0; b < gradients_->size(); ++b) {
-      gradients_->each_owned(
-          b, [&](std::size_t count) { return Policy::owned(count, rank(), size()); },
-          [&](std::size_t p, std::size_t first, std::size_t count) {
-            owned.push_back({p, first, count});
-          });
-    }
-    state_->own(std::move(owned));
-  }
-
-  void lay_out_buffers(agreement<Backend, communicator_type> const& meeting) {
-    std::vector<plan::piece> pieces;
-    for (std::size_t p = 0; p < parameters_.distinct_count(); ++p) {
-      if (!parameters_.distinct(p).trainable()) {
-        pieces.push_back(piece_of(p, 0, parameters_.distinct(p).count()));
-      }
-    }
-    if (!pieces.empty() && !alone()) {
-      meeting.find_neighbours(pieces, parameters_);
-      constexpr tuning t = Policy::tuning_values;
-      std::vector<plan::bucket> buckets = plan::plan_buckets(pieces, t.bucket_bytes, t.stage_below_bytes);
-      buffers_.emplace(device_, parameters_, std::move(pieces), std::move(buckets));
-    }
-  }
-
-  [[nodiscard]] plan::piece piece_of(std::size_t p, std::size_t first, std::size_t count) const {
-    parameter const& described = parameters_.distinct(p);
-    element_type const travels = described.trainable() ? described.gradient_type : described.value_type;
-    auto const kind = static_cast<std::uint32_t>(described.value_type) << 8U | static_cast<std::uint32_t>(travels);
-    return {p, first, count, kind, static_cast<std::uint32_t>(size_of(travels)), plan::none};
-  }
-
-  /// Before the second step, with nothing pending: the order in which rank 0's gradients became ready is everyone's from now
-  /// on.
-  void adopt_order() {
-    agreement<Backend, communicator_type> const meeting{device_, communicator_};
-    std::vector<std::uint64_t> words;
-    for (plan::mark const& m : recorded_) {
-      words.insert(words.end(), {m.parameter, m.first, m.count});
-    }
-    words = meeting.from_root(std::move(words));
-    std::vector<plan::mark> marks;
-    for (std::size_t i = 0; i + 2 < words.size(); i += 3) {
-      marks.push_back({words[i], words[i + 1], words[i + 2]});
-    }
-    if (!marks.empty()) {
-      lay_out(marks, meeting);
-    }
-    recorded_ = {};
+  /// Before the first update: what this rank will update, with optimizer state for just that.
+  void own() {
+    state_->own(layout_->owned([&](std::size_t count) { return Policy::owned(count, rank(), size()); }), stream_);
   }
 
   // ---- marks: what the model says while it runs ----
@@ -225,7 +151,8 @@ class replica_body {
   [[nodiscard]] gradient_listener listener(bool last) noexcept {
     gradient_listener heard;
     heard.self = this;
-    heard.unused = [](void* self, std::size_t index) { of(self).unused(index); };
+    heard.unused = last ? [](void* self, std::size_t index) { of(self).unused(index, true); }
+                        : [](void* self, std::size_t index) { of(self).unused(index, false); };
     if (last) {
       heard.ready = [](void* self, std::size_t first, std::size_t count) { of(self).ready(first, count); };
       heard.ready_memory = [](void* self, void const* first, std::size_t bytes) { of(self).ready_memory(first, bytes); };
@@ -248,10 +175,9 @@ class replica_body {
       return;
     }
     for (std::size_t listing = first; listing < first + count; ++listing) {
-      if (recording() || marks_) {
-        ready_listing(listing);
-      } else {
-        readiness_.mark(listing);
+      if (layout_->readiness().mark(listing)) {
+        std::size_t const p = parameters_.distinct_of_listing()[listing];
+        note({p, 0, parameters_.distinct(p).count()});
       }
     }
     launch_ready();
@@ -259,48 +185,33 @@ class replica_body {
 
   void ready_memory(void const* first, std::size_t bytes) {
     parameters_.find_gradients(first, bytes, [&](std::size_t p, std::size_t begin, std::size_t count) {
-      if (recording() || marks_) {
-        ready_part({p, begin, count});
-      } else {
-        readiness_.mark_range(p, begin, count);
-      }
+      layout_->readiness().mark_range(p, begin, count);
+      note({p, begin, count});
     });
     launch_ready();
   }
 
-  void unused(std::size_t index) {
+  /// A parameter none of whose listings takes part has a gradient of zero, and is ready.
+  void unused(std::size_t index, bool last) {
     expect_listed("unused", index, 1);
     expects(promises_.reports_unused,
             "ctx.unused was called by a model that does not promise it; add "
             "`static constexpr lockstep::model_promises promises{.reports_unused = true};`");
-    parameter const& p = parameters_.listings()[index];
-    if (!accumulated_ && promises_.honours_accumulate && p.trainable()) {
-      Backend::zero(stream_, p.gradient, p.gradients().bytes());  // the model won't write it
+    if (auto const p = totals_->mark_unused(index); p && !accumulated_ && parameters_.distinct(*p).trainable()) {
+      typed_span const gradient = parameters_.distinct(*p).gradients();
+      Backend::zero(stream_, gradient.data, gradient.bytes());  // the model won't write it
     }
-    unused_now_[index] = 1;
-  }
-
-  /// The first step reduces after backward, and records in which order gradients became ready.
-  [[nodiscard]] bool recording() const noexcept { return steps_ == 1; }
-
-  /// A tied parameter is ready once each of its listings was marked.
-  void ready_listing(std::size_t listing) {
-    marked_listings_.resize(parameters_.listings().size(), 0);
-    marked_listings_[listing] = 1;
-    std::size_t const p = parameters_.distinct_of_listing()[listing];
-    for (std::size_t other = 0; other < marked_listings_.size(); ++other) {
-      if (parameters_.distinct_of_listing()[other] == p && marked_listings_[other] == 0) {
-        return;
-      }
-    }
-    if (parameters_.distinct(p).trainable()) {
-      ready_part({p, 0, parameters_.distinct(p).count()});
+    if (last) {
+      ready(index, 1);
     }
   }
 
-  void ready_part(plan::mark const& part) {
+  /// The first step sends nothing before backward has ended, and records in which order gradients became ready.
+  [[nodiscard]] bool recording() const noexcept { return steps_ == 1 && !alone(); }
+
+  void note(plan::mark const& part) {
     if (recording()) {
-      recorded_.push_back(part);
+      layout_->record(part);
     }
     if (marks_) {
       marks_->mark(part.parameter, part.first, part.count, stream_);
@@ -310,17 +221,18 @@ class replica_body {
   // ---- communication ----
 
   void reduce_bucket(std::size_t bucket, stream_ref stream) {
-    gradients_->each_span(bucket, bucket_side::gradient, stream,
-                          [&](typed_span gradients) { Policy::reduce(communicator_, gradients, stream); });
+    layout_->gradients().each_span(bucket, bucket_side::gradient, stream,
+                                   [&](typed_span gradients) { Policy::reduce(communicator_, gradients, stream); });
   }
 
   /// Sends off the buckets that are complete, in plan order, behind what the model has enqueued. The last bucket has nothing
   /// left to hide behind and stays on the model's own stream.
   void launch_ready() {
-    if (alone() || marks_) {
+    if (alone() || recording() || marks_) {
       return;
     }
-    for (; launched_ + 1 < gradients_->size() && launched_ < readiness_.launchable(); ++launched_) {
+    std::size_t const last = layout_->gradients().size() - 1;
+    for (; launched_ < last && launched_ < layout_->readiness().launchable(); ++launched_) {
       ready_event_.record(stream_);
       communication_->ref().wait(ready_event_);
       reduce_bucket(launched_, communication_->ref());
@@ -328,20 +240,16 @@ class replica_body {
   }
 
   void reduce_rest() {
+    if (recording() && layout_->adopt_order(agreement_type{device_, communicator_})) {
+      own();
+    }
     if (launched_ != 0) {
       ready_event_.record(communication_->ref());
       stream_.wait(ready_event_);
       communication_->ref().check();
     }
-    for (; launched_ < gradients_->size(); ++launched_) {
+    for (; launched_ < layout_->gradients().size(); ++launched_) {
       reduce_bucket(launched_, stream_);
-    }
-  }
-
-  void publish_buffers() {
-    for (std::size_t b = 0; buffers_ && b < buffers_->size(); ++b) {
-      buffers_->each_span(b, bucket_side::value, stream_,
-                          [&](typed_span values) { communicator_.broadcast(values, rank_id{0}, stream_); });
     }
   }
 
@@ -351,29 +259,21 @@ class replica_body {
   model_promises promises_;
   stream_ref stream_;
   std::optional<optimizer_state<Optimizer, Backend>> state_;
-
-  std::optional<typename Backend::stream> communication_;
-  typename Backend::event ready_event_;
-  std::optional<bucket_memory<Backend>> gradients_;
-  std::optional<bucket_memory<Backend>> buffers_;
-  plan::readiness readiness_;
-  std::size_t launched_ = 0;
-
+  std::optional<bucket_layout<Backend>> layout_;
+  std::optional<step_totals<Backend>> totals_;
   std::optional<mark_check<Backend>> marks_;
-  std::vector<plan::mark> recorded_;
-  std::vector<std::uint8_t> marked_listings_;
-
-  typename Backend::buffer scalars_;
-  typename Backend::buffer loss_;
-  std::vector<double> totals_;
-  std::vector<std::uint8_t> unused_now_;
-  std::vector<std::uint8_t> used_;
+  std::size_t launched_ = 0;  // buckets sent in this step
 
   bool accumulated_ = false;  // gradients hold something of this step
   bool open_ = false;
+  bool failed_ = false;
   std::uint64_t steps_ = 0;
   std::uint64_t applied_ = 0;
-  std::optional<std::string> failure_;
+  std::string failure_;
+
+  // Last, so that it ends first: what runs there uses the rest.
+  typename Backend::event ready_event_;
+  std::optional<typename Backend::stream> communication_;
 };
 
 /// One step of one rank. Made by replica::begin. Left unfinished, it ends the step on all ranks with an error; `skip` is the
@@ -384,10 +284,15 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   step(step const&) = delete;
   step& operator=(step const&) = delete;
   ~step() {
-    if (phase_ != phase::done) {
-      owner_.fail(owner_.place("step left unfinished"));
-    }
     owner_.open_ = false;
+    if (phase_ != phase::done && !owner_.failed_) {
+      bool const thrown = std::uncaught_exceptions() > exceptions_;
+      try {
+        owner_.fail(owner_.place(thrown ? "ended by an exception of the caller's" : "step left unfinished").c_str());
+      } catch (...) {  // no memory for the words
+        owner_.fail("step left unfinished");
+      }
+    }
   }
 
   /// The context for the next `samples` samples: at least 1, and together not more than announced. The model runs before the
@@ -399,9 +304,7 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
       refuse(std::string("micro_batch(") + std::to_string(samples) + "): " + std::to_string(info_.samples) +
              " samples were announced to begin, and " + std::to_string(trained_) + " have been trained");
     }
-    if (owner_.communicator_.aborted()) [[unlikely]] {
-      throw aborted_error(std::string("lockstep: another rank ended the step: ") + owner_.communicator_.abort_reason());
-    }
+    expect_going_on();
     close_micro_batch();
     bool const accumulate = owner_.accumulated_;
     running_ = samples;
@@ -411,7 +314,7 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
          .sample_weight = typename Backend::weight{weight},
          .shard_weight = typename Backend::weight{static_cast<float>(static_cast<double>(samples) / nominal_)},
          .host_sample_weight = weight,
-         .loss = static_cast<float*>(owner_.loss_.data()),
+         .loss = owner_.totals_->loss_cell(),
          .accumulate = accumulate,
          .rank = owner_.rank(),
          .step = owner_.steps_,
@@ -420,6 +323,7 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   }
 
   /// Adds gradients, loss and weights over the ranks. Throws usage_error when fewer samples were trained than announced.
+  /// Synchronizes: the host waits until all of it is done.
   void reduce() {
     expects(phase_ == phase::backward, "reduce comes once, after backward");
     close_micro_batch();
@@ -430,19 +334,20 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     reduce_all();
   }
 
-  /// Updates what this rank owns.
+  /// Updates what this rank owns. Synchronizes: nothing; the update is enqueued on the device's stream.
   void update() {
     expects(phase_ == phase::reduced, "update comes once, after reduce");
     phase_ = phase::updated;
-    if (!skipped_) {
+    if (!skipped()) {
       owner_.attempt("updating parameters", [&] {
         ++owner_.applied_;
-        owner_.state_->update(owner_.stream_, owner_.applied_, static_cast<float>(nominal_ / weight()), owner_.used_);
+        auto const factor = static_cast<float>(nominal_ / owner_.totals_->weight());
+        owner_.state_->update(owner_.stream_, owner_.applied_, factor, owner_.totals_->used());
       });
     }
   }
 
-  /// Brings updated values to the ranks that did not update them, and rank 0's buffers to all.
+  /// Brings updated values to the ranks that did not update them, and rank 0's buffers to all. Synchronizes: nothing.
   void publish() {
     expects(phase_ == phase::updated, "publish comes once, after update");
     phase_ = phase::published;
@@ -451,13 +356,13 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     }
     owner_.attempt("publishing parameters", [&] {
       if constexpr (publishes<Policy, communicator_type, stream_ref>) {
-        for (std::size_t b = 0; !skipped_ && b < owner_.gradients_->size(); ++b) {
-          owner_.gradients_->each_span(b, bucket_side::value, owner_.stream_, [&](typed_span values) {
-            Policy::publish(owner_.communicator_, values, owner_.stream_);
-          });
+        if (!skipped()) {
+          owner_.layout_->each_value(owner_.stream_,
+                                     [&](typed_span values) { Policy::publish(owner_.communicator_, values, owner_.stream_); });
         }
       }
-      owner_.publish_buffers();
+      owner_.layout_->each_buffer(
+          owner_.stream_, [&](typed_span values) { owner_.communicator_.broadcast(values, rank_id{0}, owner_.stream_); });
     });
   }
 
@@ -465,9 +370,9 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   step_result done() {
     expects(phase_ == phase::published, "done comes after publish");
     phase_ = phase::done;
-    double const counted = weight();
-    return {counted == 0 ? 0 : owner_.totals_[loss_sum] * (nominal_ / counted), static_cast<std::size_t>(counted),
-            owner_.steps_, skipped_};
+    double const counted = owner_.totals_->weight();
+    double const loss = counted == 0 ? 0 : owner_.totals_->loss() * (nominal_ / counted);
+    return {loss, static_cast<std::size_t>(counted), owner_.steps_, skipped()};
   }
 
   /// reduce, update, publish, done.
@@ -493,6 +398,13 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   /// The stretches of distinct parameters that this rank updates, as (parameter, first element, count).
   [[nodiscard]] std::span<plan::mark const> owned() const noexcept { return owner_.state_->owned(); }
 
+  /// Throws aborted_error when another rank has ended the step.
+  void expect_going_on() const {
+    if (owner_.communicator_.aborted()) [[unlikely]] {
+      throw aborted_error(std::string("lockstep: another rank ended the step: ") + owner_.communicator_.abort_reason());
+    }
+  }
+
   /// Runs `work` of the caller's own. What it throws comes out with rank, device, step and `doing` in its message, and ends the
   /// step on every rank.
   template <class Work>
@@ -505,56 +417,33 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   enum class phase { backward, reduced, updated, published, done };
 
   step(replica_body& owner, step_info info) : owner_(owner), info_(info) {
-    if (owner.failure_) {
+    if (owner.failed_) {
       throw error("lockstep: an earlier step failed, so the parameters in memory are invalid; build anew. It was: " +
-                  *owner.failure_);
+                  owner.failure_);
     }
     expects(!owner.open_, "begin: the step before has not ended");
     nominal_ = info.total_samples != 0 ? static_cast<double>(info.total_samples) : 1.0;
-    owner.open_ = true;
     ++owner.steps_;
     owner.attempt("preparing", [&] {
-      if (owner.steps_ == 2 && !owner.alone()) {
-        owner.adopt_order();
-      }
-      owner.readiness_.reset();
+      owner.layout_->readiness().reset();
       owner.launched_ = 0;
-      owner.marked_listings_.clear();
-      std::fill(owner.totals_.begin(), owner.totals_.end(), 0.0);
-      Backend::zero(owner.stream_, owner.scalars_.data(), owner.scalars_.bytes());
-      Backend::zero(owner.stream_, owner.loss_.data(), owner.loss_.bytes());
+      owner.totals_->begin(owner.stream_);
       owner.accumulated_ = !owner.promises_.honours_accumulate || info.samples == 0;
       if (owner.accumulated_) {
-        zero_gradients();
+        owner.layout_->gradients().zero_gradients(owner.stream_);
       }
     });
+    owner.open_ = true;
   }
 
-  void zero_gradients() {
-    for (std::size_t p = 0; p < owner_.parameters_.distinct_count(); ++p) {
-      parameter const& described = owner_.parameters_.distinct(p);
-      if (described.trainable()) {
-        Backend::zero(owner_.stream_, described.gradient, described.gradients().bytes());
-      }
-    }
-  }
-
-  [[nodiscard]] double weight() const noexcept { return owner_.totals_[weight_sum]; }
+  [[nodiscard]] bool skipped() const noexcept { return owner_.totals_->skipped(); }
 
   /// Counts what the model has done since the last call.
   void close_micro_batch() {
-    if (running_ == 0) {
-      return;
-    }
-    trained_ += running_;
-    running_ = 0;
-    owner_.accumulated_ = true;
-    Backend::add_loss(owner_.stream_, static_cast<double*>(owner_.scalars_.data()), static_cast<float*>(owner_.loss_.data()));
-    auto const listed = owner_.parameters_.distinct_of_listing();
-    for (std::size_t i = 0; i < owner_.unused_now_.size(); ++i) {
-      if (std::exchange(owner_.unused_now_[i], std::uint8_t{0}) == 0) {
-        owner_.totals_[scalar_count + listed[i]] += 1;
-      }
+    if (running_ != 0) {
+      trained_ += std::exchange(running_, 0);
+      owner_.accumulated_ = true;
+      owner_.totals_->close_micro_batch(owner_.stream_);
     }
   }
 
@@ -565,85 +454,26 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     }
     owner_.attempt("reducing gradients", [&] {
       if (!owner_.accumulated_) {
-        zero_gradients();  // skipped before anything was written
+        owner_.layout_->gradients().zero_gradients(owner_.stream_);  // skipped before anything was written
       }
+      owner_.totals_->contribute(owner_.stream_, nominal_, trained_, voted_);
       if (!owner_.alone()) {
         owner_.reduce_rest();
       }
-      reduce_scalars();
+      owner_.totals_->reduce(owner_.communicator_, owner_.stream_);
     });
-    skipped_ = owner_.totals_[skip_votes] != 0 || weight() == 0;
-    for (std::size_t p = 0; p < owner_.used_.size(); ++p) {
-      owner_.used_[p] = owner_.totals_[scalar_count + p] != 0 ? 1 : 0;
-    }
-  }
-
-  void reduce_scalars() {
-    auto& totals = owner_.totals_;
-    totals[weight_sum] = voted_ ? 0 : static_cast<double>(trained_);
-    totals[skip_votes] = voted_ ? 1 : 0;
-    totals[nominal_sum] = nominal_;
-    auto* const scalars = static_cast<double*>(owner_.scalars_.data());
-    if (voted_) {
-      Backend::zero(owner_.stream_, scalars, sizeof(double));  // its loss doesn't count either
-    }
-    if (!owner_.alone()) {
-      Backend::copy(owner_.stream_, scalars + weight_sum, &totals[weight_sum], (totals.size() - weight_sum) * sizeof(double));
-      owner_.communicator_.all_reduce(typed_span{scalars, totals.size(), element_type::f64}, reduction::sum, owner_.stream_);
-      Backend::copy(owner_.stream_, totals.data(), scalars, totals.size() * sizeof(double));
-    } else {
-      Backend::copy(owner_.stream_, &totals[loss_sum], scalars, sizeof(double));
-    }
-    owner_.stream_.synchronize();
-    if (double const mean = totals[nominal_sum] / owner_.size(); mean != nominal_) {
-      refuse(std::string("begin: the ranks disagree about total_samples; here it is ") + std::to_string(info_.total_samples) +
-             ", and its mean over the ranks is " + std::to_string(mean));
-    }
   }
 
   replica_body& owner_;
   step_info info_;
+  int exceptions_ = std::uncaught_exceptions();
   double nominal_ = 1;
   std::size_t trained_ = 0;
   std::size_t running_ = 0;
   std::size_t micro_batches_ = 0;
   phase phase_ = phase::backward;
   bool voted_ = false;
-  bool skipped_ = false;
 };
-
-namespace unmet {
-
-/// Its constructors and members take anything, so that uses of a replica that can't be add no errors.
-template <class Policy, class Optimizer, class Backend>
-class replica_body {
-  static_assert(report_replica<Policy, Optimizer, Backend>());
-
- public:
-  class step {
-   public:
-    train_context<Backend> micro_batch(std::size_t);
-    void reduce() {}
-    void update() {}
-    void publish() {}
-    void skip() {}
-    step_result done() { return {}; }
-    step_result finish() { return {}; }
-  };
-
-  template <class = void>
-  replica_body(anything, anything, anything, anything, model_promises = {}) {}
-  replica_body(anything, anything, anything, aggregate<Optimizer>, model_promises = {}) {}
-
-  step begin(step_info) { return {}; }
-  rank_id rank() const noexcept { return rank_id{0}; }
-  int size() const noexcept { return 0; }
-  std::span<Optimizer> optimizers() noexcept { return {}; }
-  parameter_list const& parameters() const noexcept;
-  std::uint64_t applied_steps() const noexcept { return 0; }
-};
-
-}  // namespace unmet
 
 template <class Policy, class Optimizer, class Backend>
 using replica_base = std::conditional_t<composes_replica<Policy, Optimizer, Backend>, replica_body<Policy, Optimizer, Backend>,

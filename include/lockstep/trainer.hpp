@@ -6,13 +6,14 @@
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/batch.hpp>
 #include <lockstep/core/context.hpp>
+#include <lockstep/core/deadline.hpp>
 #include <lockstep/core/devices.hpp>
 #include <lockstep/core/work_queue.hpp>
 #include <lockstep/plan/split.hpp>
 #include <lockstep/replica.hpp>
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -23,7 +24,6 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace lockstep {
@@ -49,21 +49,26 @@ class trainer_body {
     for (std::size_t r = 0; r < ids.size(); ++r) {
       ranks_.push_back(std::make_shared<rank_state>(ids[r], options, static_cast<int>(r)));
     }
-    for (std::size_t r = 0; r < ids.size(); ++r) {
-      on_rank(r, [&](rank_state& self) {
-        device_context<backend_type> context{self.device, self.rank, static_cast<int>(ids.size())};
-        try {
-          self.model.emplace(factory, context);
-        } catch (...) {
-          rethrow_at(self.rank, self.place("building the model"));
-        }
+    try {
+      for (std::size_t r = 0; r < ids.size(); ++r) {
+        on_rank(r, [&](rank_state& self) {
+          device_context<backend_type> context{self.device, self.rank, static_cast<int>(ids.size())};
+          try {
+            self.model.emplace(factory, context);
+          } catch (...) {
+            rethrow_at(self.rank, self.place("building the model"));
+          }
+        });
+      }
+      on_all_ranks(waiting::as_long_as_it_takes, [&communicators, this](rank_state& self) {
+        auto& communicator = communicators[static_cast<std::size_t>(number(self.rank))];
+        self.replica.emplace(self.device, std::move(communicator), self.model->value.parameters(), optimizers_,
+                             promises_of<Model>());
       });
+    } catch (...) {
+      tear_down();
+      throw;
     }
-    on_all_ranks([&communicators, this](rank_state& self) {
-      auto& communicator = communicators[static_cast<std::size_t>(number(self.rank))];
-      self.replica.emplace(self.device, std::move(communicator), self.model->value.parameters(), optimizers_,
-                           promises_of<Model>());
-    });
   }
   template <class Factory>
   trainer_body(devices const& chosen, Factory&& factory, Optimizer optimizer, options_type const& options = {})
@@ -73,38 +78,24 @@ class trainer_body {
   trainer_body& operator=(trainer_body const&) = delete;
 
   /// Models end in the threads they were built in. A thread whose model never returned from `train` is left behind.
-  ~trainer_body() {
-    for (std::size_t r = ranks_.size(); r-- > 0;) {
-      if (ranks_[r]->stuck) {
-        continue;
-      }
-      try {
-        on_rank(r, [](rank_state& self) {
-          self.replica.reset();
-          self.model.reset();
-        });
-      } catch (...) {  // a destructor of the model's that throws has nowhere to go
-      }
-    }
-  }
+  ~trainer_body() { tear_down(); }
 
   /// One training step on `batch`, cut evenly over the devices (sizes differ by at most one; with fewer samples than devices
   /// some idle, and still take part). Synchronizes: on the host, returns when every rank is done; on a GPU the update may still
   /// run then, see `synchronize`.
   /// Throws usage_error, with nothing changed, for an empty batch or no micro-batches. When a rank fails, the step ends on all
-  /// of them, the first failure comes out here, and the parameters are invalid. Complexity: see the policy for bytes over the
+  /// of them, the first failure comes out here, and the parameters are invalid. Where it is that a model did not come back in
+  /// time (timeout_error), its thread may still read the batch: keep its memory. Complexity: see the policy for bytes over the
   /// wire.
   step_result step(batch_type const& batch, step_options options = {}) {
     std::size_t const samples = lockstep::sample_count(batch);
     expects(samples != 0, "step: the batch has no samples");
     check_step(options);
-    std::size_t const ranks = ranks_.size();
-    return take_step(
-        [&batch, samples, ranks](std::size_t rank) {
-          plan::range const mine = plan::split(samples, ranks, rank);
-          return lockstep::slice(batch, mine.first, mine.count);
-        },
-        [samples, ranks](std::size_t rank) { return plan::split(samples, ranks, rank).count; }, samples, options);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      plan::range const mine = plan::split(samples, ranks_.size(), r);
+      ranks_[r]->shard.emplace(lockstep::slice(batch, mine.first, mine.count));
+    }
+    return take_step(samples, options);
   }
 
   /// The same with one batch a device, in rank order; any of them may be empty, but not all.
@@ -119,12 +110,15 @@ class trainer_body {
     }
     expects(samples != 0, "step_shards: no shard has a sample");
     check_step(options);
-    return take_step([shards](std::size_t rank) { return shards[rank]; },
-                     [shards](std::size_t rank) { return lockstep::sample_count(shards[rank]); }, samples, options);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      ranks_[r]->shard.emplace(shards[r]);
+    }
+    return take_step(samples, options);
   }
 
   /// Runs the model's `infer` on every device, each on its part of `batch`, writing its part of `output`. Returns when all are
-  /// done. Throws usage_error when batch and output differ in their samples.
+  /// done. Throws usage_error when batch and output differ in their samples. Where a model did not come back from `infer` in
+  /// time (timeout_error), its thread may still read batch and write output: keep both.
   template <class Batch, class Output>
   void predict(Batch const& batch, Output const& output) {
     static_assert(infers<Model>, "lockstep: Model must have a public infer to predict; see docs/concepts.md#model-predict");
@@ -139,6 +133,9 @@ class trainer_body {
       rank->device.stream().synchronize();
     }
   }
+
+  /// Whether a step failed: then the parameters are invalid, and what uses them is refused.
+  [[nodiscard]] bool failed() const noexcept { return failure_.has_value(); }
 
   /// How many devices train together.
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
@@ -205,19 +202,11 @@ class trainer_body {
              doing;
     }
 
-    /// The device is the thread's current one while its rank works.
-    [[nodiscard]] auto activate() const {
-      if constexpr (requires { device.activate(); }) {
-        return device.activate();
-      } else {
-        return std::monostate{};
-      }
-    }
-
     typename backend_type::device device;
     rank_id rank;
     std::optional<model_holder> model;
     std::optional<replica_type> replica;
+    std::optional<batch_type> shard;  // of the step that runs
     step_result result;
     std::uint64_t steps = 0;
     bool stuck = false;  // its thread never came back
@@ -246,6 +235,29 @@ class trainer_body {
     return *ranks_[static_cast<std::size_t>(number(rank))];
   }
 
+  /// Models end in the threads they were built in; replicas before them, all at once, for their communicators may say goodbye
+  /// to each other.
+  void tear_down() noexcept {
+    try {
+      bool const all = std::none_of(ranks_.begin(), ranks_.end(), [](auto const& rank) { return rank->stuck; });
+      if (all) {
+        on_all_ranks(waiting::as_long_as_it_takes, [](rank_state& self) { self.replica.reset(); });
+      }
+    } catch (...) {  // what a destructor throws has nowhere to go
+    }
+    for (std::size_t r = ranks_.size(); r-- > 0;) {
+      try {
+        if (!ranks_[r]->stuck) {
+          on_rank(r, [](rank_state& self) {
+            self.replica.reset();
+            self.model.reset();
+          });
+        }
+      } catch (...) {
+      }
+    }
+  }
+
   void expects_healthy() const {
     if (failure_) {
       throw error("lockstep: an earlier step failed, so the parameters in memory are invalid; build a new trainer. It was: " +
@@ -260,6 +272,7 @@ class trainer_body {
     for (auto const& rank : ranks_) {
       rank->replica->parameters().expect_unchanged(rank->model->value.parameters());
       if constexpr (elementwise_optimizer<Optimizer>) {
+        validate(optimizers_);
         std::copy(optimizers_.begin(), optimizers_.end(), rank->replica->optimizers().begin());
       }
     }
@@ -268,7 +281,7 @@ class trainer_body {
   template <class Work>
   static void guarded(rank_state& self, failures& failed, Work& work) noexcept {
     try {
-      [[maybe_unused]] auto const current = self.activate();
+      [[maybe_unused]] auto const current = activate(self.device);
       work(self);
     } catch (aborted_error const&) {
       failed.add(std::current_exception(), true);
@@ -281,7 +294,7 @@ class trainer_body {
   template <class Work>
   void on_rank(std::size_t rank, Work work) {
     auto const run = [self = ranks_[rank].get(), &work] {
-      [[maybe_unused]] auto const current = self->activate();
+      [[maybe_unused]] auto const current = activate(self->device);
       work(*self);
     };
     if (rank == 0) {
@@ -292,12 +305,15 @@ class trainer_body {
     }
   }
 
+  /// How long to wait for the other ranks once rank 0 is done.
+  enum class waiting { as_long_as_it_takes, one_timeout };
+
   /// Runs `work` on every rank at once and waits for all; throws the first failure. A rank that has not come back a whole
-  /// timeout after rank 0 is given up: its thread keeps what it uses alive, and ends by itself when the model returns.
+  /// timeout after rank 0 may be given up: its thread keeps rank, model and replica alive, and ends when the model returns.
   template <class Work>
-  void on_all_ranks(Work work) {
+  void on_all_ranks(waiting how_long, Work work) {
     if (ranks_.size() == 1) {
-      [[maybe_unused]] auto const current = ranks_[0]->activate();
+      [[maybe_unused]] auto const current = activate(ranks_[0]->device);
       work(*ranks_[0]);
       return;
     }
@@ -306,8 +322,8 @@ class trainer_body {
       ranks_[r]->thread.enqueue([self = ranks_[r], failed, work]() mutable { guarded(*self, *failed, work); });
     }
     guarded(*ranks_[0], *failed, work);
-    auto const deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                                                 std::chrono::duration<double>(options_.timeout_seconds));
+    auto const deadline =
+        deadline_after(how_long == waiting::one_timeout ? static_cast<double>(options_.timeout_seconds) : HUGE_VAL);
     for (std::size_t r = 1; r < ranks_.size(); ++r) {
       if (!ranks_[r]->thread.wait(deadline)) {
         ranks_[r]->stuck = true;
@@ -323,20 +339,19 @@ class trainer_body {
     }
   }
 
-  template <class Shard, class Count>
-  step_result take_step(Shard shard, Count count, std::size_t total, step_options options) {
+  /// Every rank's shard is in its place.
+  step_result take_step(std::size_t total, step_options options) {
     try {
-      on_all_ranks([shard, count, total, options](rank_state& self) {
-        auto const rank = static_cast<std::size_t>(number(self.rank));
-        std::size_t const samples = count(rank);
-        ++self.steps;
+      on_all_ranks(waiting::one_timeout, [total, options](rank_state& self) {
+        std::size_t const samples = lockstep::sample_count(*self.shard);
         auto step = self.replica->begin({.samples = samples, .total_samples = total});
         step.attempt("training", [&] {
-          if constexpr (requires { self.device.begin_step(self.steps, [] { return false; }); }) {
-            self.device.begin_step(self.steps, [&self] { return self.replica->communicator().aborted(); });
+          if constexpr (requires { self.device.begin_step(std::uint64_t{}, [] { return false; }); }) {
+            self.device.begin_step(++self.steps, [&self] { return self.replica->communicator().aborted(); });
           }
+          step.expect_going_on();
           if (samples != 0) {
-            train(self.model->value, shard(rank), samples, options.micro_batches, step);
+            train(self.model->value, *self.shard, samples, options.micro_batches, step);
           }
         });
         self.result = step.finish();
@@ -344,6 +359,9 @@ class trainer_body {
     } catch (std::exception const& e) {
       failure_ = e.what();
       throw;
+    }
+    for (auto const& rank : ranks_) {
+      rank->shard.reset();
     }
     return ranks_[0]->result;
   }
@@ -372,7 +390,7 @@ class trainer_body {
              std::to_string(places));
     }
     std::size_t const ranks = ranks_.size();
-    on_all_ranks([&batch, &output, samples, ranks](rank_state& self) {
+    on_all_ranks(waiting::one_timeout, [batch, output, samples, ranks](rank_state& self) {
       plan::range const mine = plan::split(samples, ranks, static_cast<std::size_t>(number(self.rank)));
       if (mine.count == 0) {
         return;

@@ -22,8 +22,11 @@ MAY_INCLUDE = {
     "arena.hpp": {"core", "plan"},
     "optimizer_state.hpp": {"core", "plan", "concepts.hpp"},
     "mark_check.hpp": {"core"},
-    "replica.hpp": ABOVE_COMM | {"composes.hpp", "mark_check.hpp", "optimizer_state.hpp"},
-    "composes.hpp": {"core", "concepts.hpp"},
+    "bucket_layout.hpp": ABOVE_COMM,
+    "step_totals.hpp": {"core", "concepts.hpp"},
+    "replica.hpp": ABOVE_COMM
+    | {"bucket_layout.hpp", "composes.hpp", "mark_check.hpp", "optimizer_state.hpp", "step_totals.hpp"},
+    "composes.hpp": {"core", "plan", "concepts.hpp"},
     "trainer.hpp": ABOVE_COMM | {"composes.hpp", "replica.hpp"},
     "gradient_check.hpp": {"core", "concepts.hpp", "policy", "trainer.hpp"},
     "optim": {"core", "optim"},

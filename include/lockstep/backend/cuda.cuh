@@ -13,12 +13,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace lockstep {
 
@@ -183,10 +183,12 @@ using unique_handle = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
 
 }  // namespace cuda_detail
 
-/// Owns a stream of the device that is current when it is made; it does not wait for the default stream.
+/// Owns a stream of a device; it does not wait for the default stream.
 class cuda::stream {
  public:
-  stream() {
+  explicit stream(device const& owner);
+  explicit stream(device_id device) {
+    device_guard const current{device};
     cudaStream_t made = nullptr;
     check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
     stream_.reset(made);
@@ -196,6 +198,8 @@ class cuda::stream {
   operator stream_ref() const noexcept { return ref(); }  // NOLINT(google-explicit-constructor): a view of the same thing
 
  private:
+  friend class cuda::device;
+
   cuda_detail::unique_handle<cudaStream_t, cuda_detail::destroy_stream> stream_;
 };
 
@@ -234,20 +238,23 @@ inline void cuda::stream_ref::wait(event const& recorded) const {
 class cuda::device {
  public:
   /// Throws usage_error for a device that is not there, or a timeout that is not above 0. Touches no other device.
-  explicit device(device_id id = device_id{0}, cuda::options const& options = {}) : id_(id), options_(options) {
+  explicit device(device_id id = device_id{0}, cuda::options const& options = {}) : device(id, stream_ref{}, options) {
+    own_stream_.emplace(id);
+    stream_ = own_stream_->ref();
+  }
+  /// The same on a stream of the caller's, which must outlive this object.
+  device(device_id id, stream_ref stream, cuda::options const& options = {}) : id_(id), options_(options), stream_(stream) {
     if (number(id) < 0 || number(id) >= device_count()) {
       refuse(std::string("GPU ") + std::to_string(number(id)) + " is not there; the CUDA runtime sees " +
              std::to_string(device_count()));
     }
     expects(options.timeout_seconds > 0, "cuda::options: timeout_seconds must be above 0");
-    device_guard const current{id};
-    stream_.emplace_back();
   }
   device(device const&) = delete;  // replicas know its address
   device& operator=(device const&) = delete;
 
   [[nodiscard]] device_id id() const noexcept { return id_; }
-  [[nodiscard]] stream_ref stream() const noexcept { return stream_.front().ref(); }
+  [[nodiscard]] stream_ref stream() const noexcept { return stream_; }
   [[nodiscard]] cuda::options const& options() const noexcept { return options_; }
   /// Makes this device the calling thread's current one, until the end of the guard.
   [[nodiscard]] device_guard activate() const { return device_guard{id_}; }
@@ -273,8 +280,11 @@ class cuda::device {
   device_id id_;
   cuda::options options_;
   std::shared_ptr<memory_account> account_ = std::make_shared<memory_account>();
-  std::vector<cuda::stream> stream_;  // one; made once the device is current
+  std::optional<cuda::stream> own_stream_;
+  stream_ref stream_;
 };
+
+inline cuda::stream::stream(device const& owner) : stream(owner.id()) {}
 
 namespace cuda_detail {
 
@@ -285,22 +295,34 @@ struct copy_list {
   transfer copies[copies_a_launch];
 };
 
-/// Block (x, y) takes every gridDim.x-th stretch of copy y: 16 bytes a thread where addresses allow, else one.
-static __global__ void copy_many(copy_list const list) {
+/// Copies what it can of `one` in elements of type T, striding over the grid's first dimension; returns the bytes copied.
+template <class T>
+__device__ std::size_t copy_elements(transfer const& one, std::size_t first, std::size_t stride) {
+  std::size_t const count = one.bytes / sizeof(T);
+  for (std::size_t i = first; i < count; i += stride) {
+    static_cast<T*>(one.to)[i] = static_cast<T const*>(one.from)[i];
+  }
+  return count * sizeof(T);
+}
+
+/// Block (x, y) takes every gridDim.x-th stretch of copy y: 16, 4 or 1 bytes a thread, as addresses allow. A template, so that
+/// many translation units may have it.
+template <class = void>
+__global__ void copy_many(copy_list const list) {
   transfer const one = list.copies[blockIdx.y];
   auto const first = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   std::size_t const stride = std::size_t{gridDim.x} * blockDim.x;
-  bool const aligned = ((reinterpret_cast<std::uintptr_t>(one.to) | reinterpret_cast<std::uintptr_t>(one.from)) & 15U) == 0;
-  std::size_t const wide = aligned ? one.bytes / sizeof(uint4) : 0;
-  for (std::size_t i = first; i < wide; i += stride) {
-    static_cast<uint4*>(one.to)[i] = static_cast<uint4 const*>(one.from)[i];
-  }
-  for (std::size_t i = wide * sizeof(uint4) + first; i < one.bytes; i += stride) {
+  auto const bits = reinterpret_cast<std::uintptr_t>(one.to) | reinterpret_cast<std::uintptr_t>(one.from);
+  std::size_t const done = (bits & 15U) == 0  ? copy_elements<uint4>(one, first, stride)
+                           : (bits & 3U) == 0 ? copy_elements<std::uint32_t>(one, first, stride)
+                                              : 0;
+  for (std::size_t i = done + first; i < one.bytes; i += stride) {
     static_cast<unsigned char*>(one.to)[i] = static_cast<unsigned char const*>(one.from)[i];
   }
 }
 
-static __global__ void add_loss(double* sum, float* loss) {
+template <class = void>
+__global__ void add_loss(double* sum, float* loss) {
   *sum += static_cast<double>(*loss);
   *loss = 0;
 }
@@ -333,14 +355,14 @@ inline void cuda::copy(stream_ref stream, std::span<transfer const> transfers) {
       std::size_t const blocks =
           (longest + cuda_detail::copy_threads * sizeof(uint4) - 1) / (cuda_detail::copy_threads * sizeof(uint4));
       dim3 const grid{static_cast<unsigned>((std::min)(blocks, std::size_t{64})), static_cast<unsigned>(part.size())};
-      cuda_detail::copy_many<<<grid, cuda_detail::copy_threads, 0, stream.get()>>>(list);
+      cuda_detail::copy_many<><<<grid, cuda_detail::copy_threads, 0, stream.get()>>>(list);
       check(cudaGetLastError());
     }
   }
 }
 
 inline void cuda::add_loss(stream_ref stream, double* sum, float* loss) {
-  cuda_detail::add_loss<<<1, 1, 0, stream.get()>>>(sum, loss);
+  cuda_detail::add_loss<><<<1, 1, 0, stream.get()>>>(sum, loss);
   check(cudaGetLastError());
 }
 

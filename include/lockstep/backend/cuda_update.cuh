@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/backend/cuda.cuh>
+#include <lockstep/backend/elementwise.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/update.hpp>
 
@@ -28,16 +29,6 @@ struct update_chunk {
 inline constexpr int update_threads = 256;
 inline constexpr std::size_t update_elements = 2048;  // a chunk, at most
 
-template <class Optimizer, class... Slot>
-__device__ float call(Optimizer const& optimizer, prepared_type<Optimizer> const& prepared, float value, float gradient,
-                      Slot&... slot) {
-  if constexpr (prepares<Optimizer>) {
-    return optimizer(value, gradient, slot..., prepared);
-  } else {
-    return optimizer(value, gradient, slot...);
-  }
-}
-
 /// Element i of a segment. V and G are the types of value and gradient.
 template <class V, class G, class Optimizer, std::size_t... S>
 __device__ void update_element(update_segment<sizeof...(S)> const& s, std::size_t i, float factor, Optimizer const& optimizer,
@@ -45,9 +36,9 @@ __device__ void update_element(update_segment<sizeof...(S)> const& s, std::size_
   auto* const value = static_cast<V*>(s.value);
   float const gradient = static_cast<float>(static_cast<G const*>(s.gradient)[i]) * factor;
   if constexpr (std::is_same_v<V, float>) {
-    value[i] = call(optimizer, prepared, value[i], gradient, s.slots[S][i]...);
+    value[i] = elementwise::call(optimizer, prepared, value[i], gradient, s.slots[S][i]...);
   } else {
-    s.master[i] = call(optimizer, prepared, s.master[i], gradient, s.slots[S][i]...);
+    s.master[i] = elementwise::call(optimizer, prepared, s.master[i], gradient, s.slots[S][i]...);
     value[i] = V(s.master[i]);
   }
 }
@@ -106,7 +97,7 @@ class elementwise_update<cuda, Optimizer> {
   void load_masters(cuda::stream_ref stream) const {
     for (launch const& l : launches_) {
       if (l.chunks != 0 && l.value_type != element_type::f32) {
-        with_computable(l.value_type, [&]<class V>(std::type_identity<V>) {
+        elementwise::visit(l.value_type, [&]<class V>(std::type_identity<V>) {
           cuda_detail::load_masters<V, slots>
               <<<static_cast<unsigned>(l.chunks), cuda_detail::update_threads, 0, stream.get()>>>(chunks_.as<chunk>() +
                                                                                                   l.first);
@@ -125,10 +116,10 @@ class elementwise_update<cuda, Optimizer> {
       if (l.chunks != 0) {
         Optimizer const& optimizer = optimizers[optimizers.size() == 1 ? 0 : l.group];
         update_info const info = info_for(optimizer, step, l.group);
-        with_computable(l.value_type, [&]<class V>(std::type_identity<V>) {
-          with_computable(l.gradient_type, [&]<class G>(std::type_identity<G>) {
+        elementwise::visit(l.value_type, [&]<class V>(std::type_identity<V>) {
+          elementwise::visit(l.gradient_type, [&]<class G>(std::type_identity<G>) {
             cuda_detail::update<V, G><<<static_cast<unsigned>(l.chunks), cuda_detail::update_threads, 0, stream.get()>>>(
-                chunks_.as<chunk>() + l.first, cuda::weight{factor}, optimizer, prepared(optimizer, info),
+                chunks_.as<chunk>() + l.first, cuda::weight{factor}, optimizer, elementwise::prepare(optimizer, info),
                 used.empty() ? nullptr : used_.as<std::uint8_t>());
           });
         });
@@ -146,14 +137,6 @@ class elementwise_update<cuda, Optimizer> {
     std::size_t chunks;
   };
 
-  static prepared_type<Optimizer> prepared(Optimizer const& optimizer, update_info const& info) {
-    if constexpr (prepares<Optimizer>) {
-      return optimizer.prepare(info);
-    } else {
-      return {};
-    }
-  }
-
   static void cut(segment const& whole, std::vector<chunk>& chunks) {
     for (std::size_t first = 0; first < whole.count; first += cuda_detail::update_elements) {
       segment part = whole;
@@ -165,15 +148,6 @@ class elementwise_update<cuda, Optimizer> {
       }
       part.count = (std::min)(whole.count - first, cuda_detail::update_elements);
       chunks.push_back({part});
-    }
-  }
-
-  template <class F>
-  static void with_computable(element_type type, F&& f) {
-    switch (type) {
-      case element_type::f16: return f(std::type_identity<float16>{});
-      case element_type::bf16: return f(std::type_identity<bfloat16>{});
-      default: return f(std::type_identity<float>{});
     }
   }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <lockstep/backend/elementwise.hpp>
 #include <lockstep/backend/host.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/update.hpp>
@@ -31,7 +32,7 @@ class elementwise_update<host, Optimizer> {
   void load_masters(host::stream_ref stream) const {
     stream.enqueue([this] {
       for (segment const& s : segments_) {
-        with_computable(s.value_type, [&]<class V>(std::type_identity<V>) {
+        elementwise::visit(s.value_type, [&]<class V>(std::type_identity<V>) {
           for (std::size_t i = 0; s.master != nullptr && i < s.count; ++i) {
             s.master[i] = static_cast<float>(static_cast<V const*>(s.value)[i]);
           }
@@ -47,7 +48,8 @@ class elementwise_update<host, Optimizer> {
       for (std::size_t first = 0, last = 0; first < segments_.size(); first = last) {
         std::uint8_t const group = segments_[first].group;
         Optimizer const& optimizer = optimizers[optimizers.size() == 1 ? 0 : group];
-        prepared_type<Optimizer> const ready = prepared(optimizer, info_for(optimizer, step, group));  // once a group
+        prepared_type<Optimizer> const ready =
+            elementwise::prepare(optimizer, info_for(optimizer, step, group));  // once a group
         for (; last < segments_.size() && segments_[last].group == group; ++last) {
           if (used.empty() || used[segments_[last].parameter] != 0) {
             update(segments_[last], optimizer, ready, factor);
@@ -58,17 +60,9 @@ class elementwise_update<host, Optimizer> {
   }
 
  private:
-  static prepared_type<Optimizer> prepared(Optimizer const& optimizer, update_info const& info) {
-    if constexpr (prepares<Optimizer>) {
-      return optimizer.prepare(info);
-    } else {
-      return {};
-    }
-  }
-
   static void update(segment const& s, Optimizer const& optimizer, prepared_type<Optimizer> const& prepared, float factor) {
-    with_computable(s.value_type, [&]<class V>(std::type_identity<V>) {
-      with_computable(s.gradient_type, [&]<class G>(std::type_identity<G>) {
+    elementwise::visit(s.value_type, [&]<class V>(std::type_identity<V>) {
+      elementwise::visit(s.gradient_type, [&]<class G>(std::type_identity<G>) {
         [&]<std::size_t... S>(std::index_sequence<S...>) {
           loop(static_cast<V*>(s.value), static_cast<G const*>(s.gradient), s.master, s.count, factor, optimizer, prepared,
                s.slots[S]...);
@@ -76,15 +70,6 @@ class elementwise_update<host, Optimizer> {
         (std::make_index_sequence<slots>{});
       });
     });
-  }
-
-  template <class F>
-  static void with_computable(element_type type, F&& f) {
-    switch (type) {
-      case element_type::f16: return f(std::type_identity<float16>{});
-      case element_type::bf16: return f(std::type_identity<bfloat16>{});
-      default: return f(std::type_identity<float>{});
-    }
   }
 
   // Optimizer and prepared are copies and the arrays are distinct, so that the compiler may keep and reorder what it likes.
@@ -95,21 +80,11 @@ class elementwise_update<host, Optimizer> {
     for (std::size_t i = 0; i < count; ++i) {
       float const g = static_cast<float>(gradient[i]) * factor;
       if constexpr (std::is_same_v<V, float>) {
-        value[i] = call(optimizer, prepared, value[i], g, slot[i]...);
+        value[i] = elementwise::call(optimizer, prepared, value[i], g, slot[i]...);
       } else {
-        master[i] = call(optimizer, prepared, master[i], g, slot[i]...);
+        master[i] = elementwise::call(optimizer, prepared, master[i], g, slot[i]...);
         value[i] = V(master[i]);
       }
-    }
-  }
-
-  template <class... Slot>
-  static float call(Optimizer const& optimizer, prepared_type<Optimizer> const& prepared, float value, float gradient,
-                    Slot&... slot) {
-    if constexpr (prepares<Optimizer>) {
-      return optimizer(value, gradient, slot..., prepared);
-    } else {
-      return optimizer(value, gradient, slot...);
     }
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/concepts.hpp>
+#include <lockstep/core/fnv1a.hpp>
 #include <lockstep/core/memory.hpp>
 #include <lockstep/core/parameter_list.hpp>
 #include <lockstep/plan/buckets.hpp>
@@ -68,7 +69,7 @@ class agreement {
     for (std::string const& line : lines) {
       whole += line + '\n';
     }
-    std::uint64_t const mine[] = {lines.size(), hash(whole)};
+    std::uint64_t const mine[] = {lines.size(), fnv1a(whole)};
     std::vector<std::uint64_t> const all = all_gather(mine);
     std::size_t longest = 0;
     bool same = true;
@@ -111,14 +112,6 @@ class agreement {
     device_.stream().synchronize();
   }
 
-  static std::uint64_t hash(std::string const& text) noexcept {  // FNV-1a, 64 bits (RFC 9923)
-    std::uint64_t sum = 14695981039346656037ULL;
-    for (char const c : text) {
-      sum = (sum ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-    }
-    return sum;
-  }
-
   static std::string describe(parameter_list const& parameters, std::size_t index) {
     parameter const& p = parameters.listings()[index];
     std::string text = std::string("'") + p.name + "' " + to_string(p.shape) + " " + std::string(name_of(p.value_type));
@@ -133,7 +126,7 @@ class agreement {
   std::string first_difference(std::vector<std::string> const& lines, std::size_t longest) const {
     std::vector<std::uint64_t> hashes(longest, 0);
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      hashes[i] = hash(lines[i]);
+      hashes[i] = fnv1a(lines[i]);
     }
     std::vector<std::uint64_t> const all = all_gather(hashes);
     std::size_t const ranks = all.size() / longest;

@@ -5,6 +5,7 @@
 #include <lockstep/core/memory.hpp>
 #include <lockstep/core/parameter_list.hpp>
 #include <lockstep/plan/buckets.hpp>
+#include <lockstep/plan/readiness.hpp>
 #include <lockstep/plan/split.hpp>
 
 #include <algorithm>
@@ -43,6 +44,25 @@ class bucket_memory {
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+
+  /// What tells from marks which of these buckets may launch.
+  [[nodiscard]] plan::readiness readiness() const {
+    std::vector<plan::bucket> buckets;
+    for (entry const& e : entries_) {
+      buckets.push_back(e.bucket);
+    }
+    return {parameters_->distinct_of_listing(), pieces_, buckets};
+  }
+
+  /// Sets the gradients of every bucket to zero, a stretch of memory at a time.
+  void zero_gradients(stream_ref stream) const {
+    for (entry const& e : entries_) {
+      for (plan::stretch const& stretch : e.bucket.stretches) {
+        typed_span const memory = span_of(stretch, bucket_side::gradient);
+        Backend::zero(stream, memory.data, memory.bytes());
+      }
+    }
+  }
 
   /// Calls `travel(span)` for each contiguous span of a bucket, and moves staged pieces in before and out after, all on
   /// `stream`.

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <variant>
 
 namespace lockstep {
 
@@ -91,9 +92,9 @@ class train_context {
     }
   }
 
-  /// Parameter `index` takes no part in this call: its gradient was not written. Used in no call on any rank, the parameter
-  /// keeps its value and its optimizer state, weight decay and momentum included. Throws usage_error unless the model promises
-  /// `reports_unused`.
+  /// Parameter `index` takes no part in this call: its gradient was not written, by this listing of a tied one at least.
+  /// Instead of gradient_ready, not after it. Used in no call on any rank, the parameter keeps its value and its optimizer
+  /// state, weight decay and momentum included. Throws usage_error unless the model promises `reports_unused`.
   void unused(std::size_t index) {
     if (arguments_.listener.unused != nullptr) {
       arguments_.listener.unused(arguments_.listener.self, index);
@@ -138,6 +139,16 @@ class update_context {
   weight gradient_factor_;
   update_info info_;
 };
+
+/// Makes `device` the calling thread's current one until the returned guard ends, where its backend has such a thing.
+template <class Device>
+[[nodiscard]] auto activate(Device const& device) {
+  if constexpr (requires { device.activate(); }) {
+    return device.activate();
+  } else {
+    return std::monostate{};
+  }
+}
 
 /// What a model's factory is given: the device that its replica will live on.
 template <class Backend>

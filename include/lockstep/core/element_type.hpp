@@ -100,7 +100,8 @@ decltype(auto) visit(element_type type, F&& f) {
   refuse("an element_type outside its enumeration");
 }
 
-/// A span whose element type is known at run time only; what communicators take. Converts from a span of any element type. Shape: `count` elements, contiguous from `data`. Owns nothing.
+/// A span whose element type is known at run time only; what communicators take. Converts from a span of any element type.
+/// Shape: `count` elements, contiguous from `data`. Owns nothing.
 struct typed_span {
   void* data = nullptr;
   std::size_t count = 0;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -23,18 +24,21 @@ enum class device_id : int {};
 /// What every exception of this library derives from.
 class error : public std::runtime_error {
  public:
-  explicit error(std::string const& message) : std::runtime_error(message), message_(message) {}
+  using std::runtime_error::runtime_error;
 
-  [[nodiscard]] char const* what() const noexcept override { return message_.c_str(); }
+  [[nodiscard]] char const* what() const noexcept override {
+    return located_ != nullptr ? located_->c_str() : std::runtime_error::what();
+  }
 
   /// Puts the place in front of the message: "rank 2 (device 1), step 7: ...".
-  void locate(std::string const& place) { message_ = place + ": " + message_; }
+  void locate(std::string const& place) { located_ = std::make_shared<std::string const>(place + ": " + what()); }
 
  private:
-  std::string message_;
+  std::shared_ptr<std::string const> located_;  // shared, so that copies can't throw
 };
 
-/// A precondition does not hold. Thrown before any work starts: nothing has changed.
+/// A precondition does not hold. From constructors and from the entry of a step it comes before any work starts, and nothing
+/// has changed; from within a step (a wrong mark, ranks that disagree) it ends the step like any other failure.
 class usage_error : public error {
  public:
   using error::error;

@@ -28,7 +28,8 @@ struct tuning {
 enum class checking : std::uint8_t {
   /// Nothing beyond what is always checked.
   none,
-  /// That no gradient is written, and no value read, after `gradient_ready` said it would not be. Slow: every mark waits for the
+  /// That no gradient is written, and no value read, after `gradient_ready` said it would not be. Slow: every mark waits for
+  /// the
   /// device, and nothing is reduced before backward has ended.
   marks,
 };
@@ -37,6 +38,15 @@ enum class checking : std::uint8_t {
 struct step_options {
   /// Into how many pieces each device cuts its shard; they run one after another and their gradients add up. At least 1.
   std::size_t micro_batches = 1;
+};
+
+/// What a rank knows of a step before it starts.
+struct step_info {
+  /// Samples that this rank will train on, over all its micro-batches; 0 when it has none.
+  std::size_t samples = 0;
+  /// Samples of all ranks, the same on every rank; 0 when not known. Then sample weights are 1, gradients are sums over
+  /// samples, and the update divides by the number that was counted. Give it where it is known, for 16-bit gradients above all.
+  std::size_t total_samples = 0;
 };
 
 /// What an optimizer's `prepare` is told, once a step and group.
@@ -55,8 +65,6 @@ struct model_promises {
   /// When `ctx.accumulate()` is false, `train` overwrites every gradient instead of adding to it, except those it reports
   /// `unused`. Saves the pass that sets gradients to zero.
   bool honours_accumulate = false;
-  /// After its first call, `train` neither allocates, frees nor waits for a device.
-  bool capturable = true;
   /// `train` calls `ctx.unused(i)` for parameters that take no part. A parameter that no rank used stays untouched.
   bool reports_unused = false;
 };

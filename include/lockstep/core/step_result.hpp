@@ -15,13 +15,13 @@ class step_result {
       : loss_(loss), samples_(samples), step_(step), skipped_(skipped) {}
 
   /// The mean loss over the samples that counted, before the update; 0 when none did.
-  [[nodiscard]] double loss() const noexcept { return loss_; }
+  [[nodiscard]] double loss() const { return loss_; }
   /// How many samples counted.
-  [[nodiscard]] std::size_t samples() const noexcept { return samples_; }
+  [[nodiscard]] std::size_t samples() const { return samples_; }
   /// Counts steps from 1.
-  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
+  [[nodiscard]] std::uint64_t step() const { return step_; }
   /// Whether no update was made, because a rank voted to skip or no sample counted.
-  [[nodiscard]] bool skipped() const noexcept { return skipped_; }
+  [[nodiscard]] bool skipped() const { return skipped_; }
 
  private:
   double loss_ = 0;

@@ -75,18 +75,20 @@ class readiness {
   }
 
   /// Marks one listing. Twice counts once; a parameter is ready when all of its listings were marked. A listing outside the
-  /// list is ignored.
-  void mark(std::size_t index) noexcept {
+  /// list is ignored. Returns whether this was the mark that its parameter waited for.
+  bool mark(std::size_t index) noexcept {
     if (index >= listings_.size() || listings_[index].marked) {
-      return;
+      return false;
     }
     listings_[index].marked = true;
     std::size_t const parameter = listings_[index].parameter;
-    if (parameter != none && --parameter_missing_[parameter] == 0) {
-      for (std::size_t i = parameter_begin_[parameter]; i < parameter_begin_[parameter + 1]; ++i) {
-        complete(awaited_[i]);
-      }
+    if (parameter == none || --parameter_missing_[parameter] != 0) {
+      return false;
     }
+    for (std::size_t i = parameter_begin_[parameter]; i < parameter_begin_[parameter + 1]; ++i) {
+      complete(awaited_[i]);
+    }
+    return parameter_begin_[parameter] != parameter_begin_[parameter + 1];
   }
 
   /// Marks by memory: every piece that lies wholly within elements [first, first + count) of a distinct parameter is ready,

@@ -4,6 +4,7 @@
 
 #include <lockstep/comm/detail/combine.hpp>
 #include <lockstep/comm/detail/request.hpp>
+#include <lockstep/core/deadline.hpp>
 #include <lockstep/core/error.hpp>
 #include <lockstep/core/spin.hpp>
 #include <lockstep/plan/split.hpp>
@@ -228,11 +229,7 @@ class shared_memory_group {
     return part.count * size_of(wanted.data.type) * static_cast<std::uint64_t>(foreign);
   }
 
-  [[nodiscard]] std::chrono::steady_clock::time_point deadline() const noexcept {
-    double const seconds = timeout_seconds_ < 1e8 ? timeout_seconds_ : 1e8;  // 3 years: what the clock can hold
-    return std::chrono::steady_clock::now() +
-           std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>{seconds});
-  }
+  [[nodiscard]] std::chrono::steady_clock::time_point deadline() const noexcept { return deadline_after(timeout_seconds_); }
 
   std::vector<member> members_;
   double timeout_seconds_;
