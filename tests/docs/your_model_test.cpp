@@ -199,16 +199,20 @@ bool as_plain(int devices, Factory const& factory, Optimizer const& optimizer, l
   return same;
 }
 
+template <class Model>
+Model make(lockstep::device_context<lockstep::host>& device) {
+  if constexpr (std::is_constructible_v<Model, lockstep::device_context<lockstep::host>&>) {
+    return Model{device};
+  } else {
+    static_cast<void>(device);
+    return Model{};
+  }
+}
+
 /// The same under every policy, with several numbers of devices and micro-batches.
 template <class Model, class Optimizer = lockstep::sgd>
 void check_everywhere(Optimizer const& optimizer = {.learning_rate = rate}) {
-  auto const factory = [](auto& device) {
-    if constexpr (std::is_constructible_v<Model, decltype(device)>) {
-      return Model{device};
-    } else {
-      return Model{};
-    }
-  };
+  auto const factory = make<Model>;
   CHECK(as_plain<Model, lockstep::single_device>(1, factory, optimizer));
   CHECK(as_plain<Model, lockstep::single_device>(1, factory, optimizer, {.micro_batches = 7}));
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
