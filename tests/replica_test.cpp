@@ -207,6 +207,7 @@ TEST_CASE("replica: the phases of a step come in order, and counts must add up")
         auto ctx = step.micro_batch(2);
         mine.backward(ctx, 1.0F);
       }
+      CHECK_THROWS_AS(static_cast<void>(step.micro_batch(2)), lockstep::usage_error);  // the running one counts
       CHECK_THROWS_WITH_AS(step.reduce(), "lockstep: reduce: 3 samples were announced to begin, but only 2 were trained",
                            lockstep::usage_error);
       auto ctx = step.micro_batch(1);
@@ -279,4 +280,18 @@ TEST_CASE("replica: a rank whose parameters are refused releases the others at o
   CHECK(said[0].find("rank 1 (device 1), step 0, meeting the other ranks: lockstep: parameter 'weights' has no memory") !=
         std::string::npos);
   CHECK(said[1].find("parameter 'weights' has no memory") != std::string::npos);
+}
+
+TEST_CASE("replica: a communicator that was moved from is refused, and an element type outside its enumeration too") {
+  auto communicators =
+      lockstep::shared_memory_communicator::create(std::vector<lockstep::device_id>{lockstep::device_id{0}}, {});
+  auto taken = std::move(communicators[0]);
+  host::device device;
+  tensor_major mine;
+  CHECK_THROWS_AS((lockstep::replica<lockstep::peer_all_reduce<>, lockstep::sgd, host>{device, std::move(communicators[0]),
+                                                                                       mine.parameters(), lockstep::sgd{}}),
+                  lockstep::usage_error);
+  float data[4]{};
+  CHECK_THROWS_AS(taken.all_reduce({data, 4, static_cast<lockstep::element_type>(42)}, lockstep::reduction::sum, {}),
+                  lockstep::usage_error);
 }

@@ -407,6 +407,52 @@ TEST_CASE("trainer: marks outside the model's list or memory are errors that nam
   CHECK(contains(marked_by([](context& ctx) { ctx.unused(0); }), "reports_unused"));
 }
 
+TEST_CASE("trainer: unused after gradient_ready is refused, for the gradient may be on its way") {
+  constexpr lockstep::model_promises reports{.honours_accumulate = true, .reports_unused = true};
+  using model = pull_model<float, reports>;
+  for (int const ranks : {1, 2}) {
+    lockstep::trainer<model, lockstep::sgd, lockstep::peer_all_reduce<>> trainer{
+        lockstep::devices::first(ranks), [](auto&) { return model{{}}; }, lockstep::sgd{}};
+    trainer.model(lockstep::rank_id{ranks - 1}).before_train = [](lockstep::train_context<lockstep::host>& ctx) {
+      ctx.gradient_ready(1);
+      ctx.unused(1);
+    };
+    tests::generator random{1};
+    pull_samples const samples{random, 8, 2};
+    CHECK(contains(thrown<lockstep::usage_error>([&] { trainer.step(samples.view()); }), "'p1' was marked ready before"));
+  }
+}
+
+TEST_CASE("trainer: a rank that is late while buckets travel is named, not only the abort that followed") {
+  pull_plan const plan{.counts = std::vector<std::size_t>(6, 512), .marks = support::marking::in_order};
+  lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::peer_all_reduce<lockstep::automatic, support::small_buckets>>
+      trainer{lockstep::devices::first(2), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{},
+              lockstep::host::options{.timeout_seconds = 0.3}};
+  tests::generator random{1};
+  pull_samples const samples{random, 8, 2};
+  trainer.step(samples.view());
+  auto const sleep = [](int milliseconds) {
+    return [=](auto&) { std::this_thread::sleep_for(std::chrono::milliseconds{milliseconds}); };
+  };
+  trainer.model(lockstep::rank_id{0}).between_marks = sleep(150);
+  trainer.model(lockstep::rank_id{1}).before_train = sleep(900);
+  try {
+    trainer.step(samples.view());
+    FAIL("the step should have failed");
+  } catch (lockstep::timeout_error const& e) {
+    CHECK(e.missing() == lockstep::rank_id{1});
+  }
+}
+
+TEST_CASE("trainer: where every device is absent, the step ends all the same") {
+  pull_trainer<lockstep::peer_all_reduce<>> trainer{
+      lockstep::devices::first(2), [](auto&) { return pull_model<>{{}}; }, lockstep::sgd{},
+      with_faults({.absences = {{lockstep::device_id{0}, 1}, {lockstep::device_id{1}, 1}}}, 0.2)};
+  tests::generator random{1};
+  pull_samples const samples{random, 8, 2};
+  CHECK_THROWS_AS(trainer.step(samples.view()), lockstep::error);
+}
+
 TEST_CASE("trainer: a zero-element parameter is no trouble") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <lockstep/core/context.hpp>
+#include <lockstep/core/error.hpp>
 #include <lockstep/core/parameter.hpp>
 #include <lockstep/plan/arena.hpp>
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -33,6 +35,8 @@ class arena {
       counts.push_back(tensor.extents.count());
     }
     plan::arena_layout const layout = plan::lay_out(counts);
+    expects(layout.count <= (std::numeric_limits<std::ptrdiff_t>::max)() / sizeof(double),
+            "the arena's tensors have more elements than memory holds");
     values_ = device.allocate(layout.count * sizeof(Value), memory_use::parameters);
     gradients_ = device.allocate(layout.count * sizeof(Gradient), memory_use::gradients);
     Backend::zero(device.stream(), values_.data(), values_.bytes());

@@ -29,7 +29,8 @@ inline constexpr bool is_trainer = false;
 template <class M, class O, class P>
 inline constexpr bool is_trainer<trainer<M, O, P>> = true;
 
-// clang-format off: formatters of several versions disagree about requires-expressions
+// Formatters of several versions disagree about requires-expressions.
+// clang-format off
 
 /// Makes the communicators of all its devices; a trainer needs it, a replica is given one.
 template <class Transport, class Backend>

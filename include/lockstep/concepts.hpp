@@ -24,7 +24,8 @@
 /// atoms, and docs/concepts.md answers each atom at its own anchor.
 namespace lockstep {
 
-// clang-format off: formatters of several versions disagree about requires-expressions
+// Formatters of several versions disagree about requires-expressions.
+// clang-format off
 
 // ---- names: what a type has, fitting or not -----------------------------------------------------------------------------
 
@@ -172,10 +173,7 @@ concept makes_promises = requires {
 template <class M>
 concept well_formed_promises = makes_promises<M> || !concepts_detail::mentions_promises<M>;
 template <class M>
-concept names_output = requires {
-  typename M::output;
-}
-&&batch<typename M::output>;
+concept names_output = requires { typename M::output; } && batch<typename M::output>;
 template <class M>
 concept infers = names_output<M> &&
     requires(M& m, infer_context<typename M::backend>& ctx, typename M::batch const& shard, typename M::output const& out) {
@@ -364,11 +362,10 @@ concept well_formed_publish = publishes<P, Communicator, Stream> || !concepts_de
 /// values: `reduce` adds a stretch over the ranks, `owned` says which of its elements a rank updates, and `publish` brings the
 /// updated values to the ranks that did not update them (absent where every rank updates everything).
 template <class P, class Backend>
-concept policy = names_transport<P> && tuning_in_range<P> && transport_for<typename P::transport, Backend> && reduces < P,
-        typename communicator_for<typename P::transport, Backend>::type,
-typename Backend::stream_ref >
-    &&assigns_owners<P>&&
-        well_formed_publish<P, typename communicator_for<typename P::transport, Backend>::type, typename Backend::stream_ref>;
+concept policy =
+    names_transport<P> && tuning_in_range<P> && transport_for<typename P::transport, Backend> &&
+    reduces<P, typename communicator_for<typename P::transport, Backend>::type, typename Backend::stream_ref> && assigns_owners<P> &&
+    well_formed_publish<P, typename communicator_for<typename P::transport, Backend>::type, typename Backend::stream_ref>;
 
 // clang-format on
 

@@ -47,6 +47,7 @@ class replica_body {
   replica_body(typename Backend::device& device, communicator_type communicator, Parameters&& parameters,
                std::vector<Optimizer> optimizers, model_promises promises = {})
       : device_(device), communicator_(std::move(communicator)), promises_(promises), stream_(device.stream()) {
+    expects(communicator_.size() > 0, "the replica's communicator was moved from");
     attempt("meeting the other ranks", [&] {
       parameters_ = parameter_list(std::forward<Parameters>(parameters));
       state_.emplace(device_, parameters_, std::move(optimizers));
@@ -106,11 +107,27 @@ class replica_body {
       work();
     } catch (...) {
       try {
-        rethrow_at(rank(), place(doing));
-      } catch (std::exception const& e) {
-        fail(e.what());
-        throw;
+        rethrow_cause();
+      } catch (...) {
+        try {
+          rethrow_at(rank(), place(doing));
+        } catch (std::exception const& e) {
+          fail(e.what());
+          throw;
+        }
       }
+    }
+  }
+
+  /// Call in a catch block. Where this rank was stopped by its own communication stream, throws what happened there.
+  [[noreturn]] void rethrow_cause() {
+    try {
+      throw;
+    } catch (aborted_error const&) {
+      if (communication_) {
+        communication_->ref().synchronize();
+      }
+      throw;
     }
   }
 
@@ -171,8 +188,8 @@ class replica_body {
 
   void ready(std::size_t first, std::size_t count) {
     expect_listed("gradient_ready", first, count);
-    if (alone() && !marks_) {
-      return;
+    if (alone() && !marks_ && !promises_.reports_unused) {
+      return;  // nothing waits for it
     }
     for (std::size_t listing = first; listing < first + count; ++listing) {
       if (layout_->readiness().mark(listing)) {
@@ -197,6 +214,10 @@ class replica_body {
     expects(promises_.reports_unused,
             "ctx.unused was called by a model that does not promise it; add "
             "`static constexpr lockstep::model_promises promises{.reports_unused = true};`");
+    if (last && layout_->readiness().touched(index)) {
+      refuse(std::string("ctx.unused: parameter '") + parameters_.listings()[index].name +
+             "' was marked ready before, and may be on its way; say unused instead of gradient_ready");
+    }
     if (auto const p = totals_->mark_unused(index); p && !accumulated_ && parameters_.distinct(*p).trainable()) {
       typed_span const gradient = parameters_.distinct(*p).gradients();
       Backend::zero(stream_, gradient.data, gradient.bytes());  // the model won't write it
@@ -300,12 +321,12 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   [[nodiscard]] train_context<Backend> micro_batch(std::size_t samples) {
     expects(phase_ == phase::backward, "micro_batch comes before reduce");
     expects(samples > 0, "a micro-batch has at least one sample");
+    close_micro_batch();
     if (samples > info_.samples - trained_) {
       refuse(std::string("micro_batch(") + std::to_string(samples) + "): " + std::to_string(info_.samples) +
              " samples were announced to begin, and " + std::to_string(trained_) + " have been trained");
     }
     expect_going_on();
-    close_micro_batch();
     bool const accumulate = owner_.accumulated_;
     running_ = samples;
     auto const weight = static_cast<float>(1.0 / nominal_);

@@ -87,6 +87,7 @@ TEST_CASE("parameter_list: what can't be trained is refused by name") {
   CHECK(contains(refused({a, {"b", whole, g + 4, {4}}}), "'b' is trainable, so value and gradient must be"));
   CHECK(contains(refused({a, {"b", static_cast<float*>(nullptr), g + 4, {4}}}), "'b' has no memory for its value"));
   CHECK(contains(refused({a, {"b", v + 4, static_cast<float*>(nullptr), {4}}}), "'b' has no memory for its gradient"));
+  CHECK(contains(refused({a, {"vast", v + 4, g + 4, {std::size_t{1} << 62U}}}), "'vast' has 4611686018427387904 elements"));
   auto* const crooked = reinterpret_cast<double*>(reinterpret_cast<std::byte*>(wide) + 4);
   parameter odd = a;
   odd.name = "odd";

@@ -120,6 +120,7 @@ class pull_model {
 
   // Changed by tests between steps.
   std::function<void(lockstep::train_context<backend>&)> before_train;
+  std::function<void(lockstep::train_context<backend>&)> between_marks;
   std::vector<std::size_t> leave_out;
   std::vector<lockstep::parameter> listed_;
 
@@ -137,6 +138,9 @@ class pull_model {
       case marking::none: break;
       case marking::in_order:
         for (std::size_t const i : order) {
+          if (between_marks) {
+            between_marks(ctx);
+          }
           ctx.gradient_ready(i);
         }
         break;

@@ -134,7 +134,9 @@ class cuda::buffer {
 
     void operator()(void* memory) const noexcept {
       static_cast<void>(cudaFree(memory));
-      account->remove(use, bytes);
+      if (account != nullptr) {
+        account->remove(use, bytes);
+      }
     }
   };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/backend/host_faults.hpp>
+#include <lockstep/core/deadline.hpp>
 #include <lockstep/core/error.hpp>
 #include <lockstep/core/memory.hpp>
 #include <lockstep/core/options.hpp>
@@ -10,6 +11,7 @@
 #include <lockstep/core/work_queue.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -79,7 +81,9 @@ class host::buffer {
 
     void operator()(void* memory) const noexcept {
       ::operator delete(memory, alignment);
-      account->remove(use, bytes);
+      if (account != nullptr) {
+        account->remove(use, bytes);
+      }
     }
   };
 
@@ -220,7 +224,8 @@ class host::device {
   template <std::predicate Aborted>
   void begin_step(std::uint64_t step, Aborted&& aborted) const {
     if (options_.faults != nullptr) {
-      options_.faults->act(id_, step, aborted);
+      auto const patience = deadline_after(2 * options_.timeout_seconds);  // where all are absent, nobody aborts
+      options_.faults->act(id_, step, [&] { return aborted() || std::chrono::steady_clock::now() > patience; });
     }
   }
 

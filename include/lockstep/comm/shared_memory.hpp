@@ -58,7 +58,8 @@ class shared_memory_communicator {
   shared_memory_communicator& operator=(shared_memory_communicator&&) noexcept = default;
 
   [[nodiscard]] rank_id rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return group_->size(); }
+  /// 0 when moved from.
+  [[nodiscard]] int size() const noexcept { return group_ != nullptr ? group_->size() : 0; }
   /// Bytes of other ranks' memory that this rank read or wrote so far.
   [[nodiscard]] std::uint64_t bytes_moved() const noexcept { return group_->bytes_moved(rank_); }
 

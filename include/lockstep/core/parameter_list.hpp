@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -109,6 +111,10 @@ class parameter_list {
 
   void check_each() const {
     for (parameter const& p : listings_) {
+      if (p.count() > (std::numeric_limits<std::ptrdiff_t>::max)() / sizeof(double)) {
+        refuse(std::string("parameter '") + p.name + "' has " + std::to_string(p.count()) +
+               " elements, more than memory holds");
+      }
       auto const check_address = [&](void const* address, element_type type, char const* what) {
         if (p.count() != 0 && address == nullptr) {
           refuse(std::string("parameter '") + p.name + "' has no memory for its " + what + ": the address is null");

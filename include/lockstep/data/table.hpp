@@ -52,7 +52,10 @@ class table {
   }
 
   /// How many samples there are.
-  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::size_t rows() const noexcept {
+    auto const& first = std::get<0>(columns_);
+    return first.values.size() / first.width;
+  }
 
   /// The values of column `Column`, row after row. They may be changed in place (scaled, say) while nothing else reads them.
   template <std::size_t Column>
@@ -68,7 +71,7 @@ class table {
   [[nodiscard]] batch view() const noexcept {
     return std::apply(
         [&](column<T> const&... each) {
-          return batch{sample_view<T const>{each.values.data(), rows_, each.width}...};
+          return batch{sample_view<T const>{each.values.data(), rows(), each.width}...};
         },
         columns_);
   }
@@ -77,8 +80,8 @@ class table {
   /// usage_error for a row that doesn't exist, before anything is copied.
   batch gather(std::span<std::size_t const> rows, storage& into) const {
     for (std::size_t const row : rows) {
-      if (row >= rows_) {
-        refuse(std::string("row ") + std::to_string(row) + " of a table that has " + std::to_string(rows_));
+      if (row >= this->rows()) {
+        refuse(std::string("row ") + std::to_string(row) + " of a table that has " + std::to_string(this->rows()));
       }
     }
     return gather_columns(rows, into, std::index_sequence_for<T...>{});
@@ -103,10 +106,9 @@ class table {
              std::to_string(each.width));
     }
     std::size_t const here = each.values.size() / each.width;
-    if (index != 0 && here != rows_) {
-      refuse(name + " has " + std::to_string(here) + " rows, column 0 has " + std::to_string(rows_));
+    if (here != rows()) {
+      refuse(name + " has " + std::to_string(here) + " rows, column 0 has " + std::to_string(rows()));
     }
-    rows_ = here;
   }
 
   template <class U>
@@ -130,7 +132,6 @@ class table {
   }
 
   std::tuple<column<T>...> columns_;
-  std::size_t rows_ = 0;
 };
 
 }  // namespace lockstep

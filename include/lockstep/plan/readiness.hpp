@@ -113,6 +113,22 @@ class readiness {
     }
   }
 
+  /// Whether a listing was marked in this step, or any part of its parameter by memory.
+  [[nodiscard]] bool touched(std::size_t index) const noexcept {
+    if (index >= listings_.size() || listings_[index].marked) {
+      return index < listings_.size();
+    }
+    std::size_t const parameter = listings_[index].parameter;
+    if (parameter != none) {
+      for (std::size_t i = parameter_begin_[parameter]; i < parameter_begin_[parameter + 1]; ++i) {
+        if (awaited_[i].ready) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
   /// How many buckets, counted from the front, are complete: these may launch. A complete bucket waits for the ones before it.
   /// Complexity: O(1).
   [[nodiscard]] std::size_t launchable() const noexcept { return launchable_; }

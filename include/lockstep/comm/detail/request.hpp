@@ -52,6 +52,9 @@ struct request {
 
 /// Throws usage_error for a root outside the group, or elements without memory.
 inline void check(request const& wanted, int size) {
+  if (wanted.data.type > element_type::u64 || wanted.how > reduction::max) {
+    refuse("a collective of an element type or reduction outside its enumeration");
+  }
   if (number(wanted.root) < 0 || number(wanted.root) >= size) {
     refuse(to_string(wanted) + ": the root must be one of this group's " + std::to_string(size) + " ranks");
   }
