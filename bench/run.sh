@@ -30,3 +30,4 @@ mkdir -p "$out"
 configure build-bench -Dbench=enabled -Dtests=disabled -Dexamples=disabled -Dcuda=disabled >&2
 ninja -C build-bench >&2
 python3 bench/instructions.py build-bench/bench/step_bench --out "$out/step_instructions.json"
+python3 bench/compile_time.py --out "$out/compile_time.json"

@@ -631,6 +631,28 @@ TEST_CASE("trainer: buffers are the root's on every rank after each step") {
   });
 }
 
+TEST_CASE("trainer: parameters have the same names under every policy, on every rank, whatever was trained") {
+  auto const names_under = []<class Policy>(std::type_identity<Policy>, int ranks) {
+    pull_plan const plan{.counts = {3, 4}, .tied = {1}};
+    lockstep::trainer<pull_model<>, lockstep::adamw, Policy> trainer{
+        lockstep::devices::first(ranks), [&](auto&) { return pull_model<>{plan}; }, lockstep::adamw{}};
+    tests::generator random{4};
+    pull_samples const samples{random, 9, 2};
+    trainer.step(samples.view());
+    std::vector<std::string> names;
+    for (lockstep::parameter const& p : trainer.model(lockstep::rank_id{ranks - 1}).parameters()) {
+      names.push_back(p.name);
+    }
+    return names;
+  };
+  std::vector<std::string> const plain{"p0", "p1", "p1.again"};
+  CHECK(names_under(std::type_identity<lockstep::single_device>{}, 1) == plain);
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy> policy, std::string const& name) {
+    CAPTURE(name);
+    CHECK(names_under(policy, 3) == plain);
+  });
+}
+
 TEST_CASE("trainer: every rank starts from the values of rank 0") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);

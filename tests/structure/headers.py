@@ -12,7 +12,7 @@ from checks import NVCC_FLAGS, WARNINGS, Checks, Compilers, headers_of, includes
 # and zlib come through all of them, those of CUDA and NCCL not through the last.
 POISONED = """I small near far IN OUT OPTIONAL ERROR DEBUG TRUE FALSE ASSERT LOG PI Bool None Status Success Always linux unix
 verify DIM BLOCK_SIZE WARP_SIZE CEIL_DIV CUDA_CHECK cudaCheck""".split()
-HOST_POISONED = "MIN MAX SIZE major minor".split()
+HOST_POISONED = "N MIN MAX SIZE major minor".split()
 CUDA_POISON = [f"-D{name}=@{name}_is_a_macro_of_somebody" for name in POISONED]
 POISON = CUDA_POISON + [f"-D{name}=@{name}_is_a_macro_of_somebody" for name in HOST_POISONED]
 # Standard headers do not come through these two, so they are defined behind them: (std::min)(a, b) is what works.

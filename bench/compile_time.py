@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: 2026 The lockstep authors
+# SPDX-License-Identifier: Apache-2.0
+"""Seconds of processor time to compile one program with one trainer, for each compiler that is there."""
+
+import argparse
+import json
+import os
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "tests/consumers/line.cpp"
+RUNS = 5
+# What CONTRIBUTING.md promises, in seconds.
+BUDGET = {"g++": 3.4, "nvcc": 9.2}
+
+
+def seconds(command):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+
+
+def first_line(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--out", required=True, type=pathlib.Path)
+    arguments.add_argument("--commit", default="", help="what was measured, where there is no repository")
+    given = arguments.parse_args()
+
+    flags = ["-std=c++20", "-O2", f"-I{ROOT / 'include'}", "-c", str(PROGRAM), "-o"]
+    compilers = {"g++": [os.environ.get("CXX", "g++"), "-pthread"], "nvcc": ["nvcc", "-x", "cu"]}
+    rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, command in compilers.items():
+            if shutil.which(command[0]):
+                times = [seconds([*command, *flags, f"{folder}/out.o"]) for _ in range(RUNS)]
+                rows[name] = {
+                    "median_seconds": round(statistics.median(times), 2),
+                    "least_seconds": round(min(times), 2),
+                    "budget_seconds": BUDGET[name],
+                    "version": first_line(command[0], "--version"),
+                }
+    commit = given.commit or first_line("git", "-C", str(ROOT), "describe", "--always", "--dirty")
+    given.out.write_text(
+        json.dumps({"benchmark": "compile one trainer, -O2", "processor_time": rows, "commit": commit}, indent=2) + "\n"
+    )
+    print(f"{'compile one trainer':<24}{'median s':>12}{'least s':>12}{'budget s':>12}")
+    for name, row in rows.items():
+        print(f"{name:<24}{row['median_seconds']:>12}{row['least_seconds']:>12}{row['budget_seconds']:>12}")
+
+
+main()
