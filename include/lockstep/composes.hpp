@@ -127,8 +127,8 @@ struct any_prepared {
   operator T() const;  // NOLINT(google-explicit-constructor): stands for a value of any type
 };
 template <class O>
-inline constexpr bool called_with_other_slots = []<std::size_t... N>(std::index_sequence<N...>) {
-  return (concepts_detail::called_with_slots<O const&, N> || ...);
+inline constexpr bool called_with_other_slots = []<std::size_t... Count>(std::index_sequence<Count...>) {
+  return (concepts_detail::called_with_slots<O const&, Count> || ...);
 }
 (std::make_index_sequence<9>{});
 template <class O>
