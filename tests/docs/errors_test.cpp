@@ -102,6 +102,7 @@ TEST_CASE("errors page: every message it lists is one that comes, and every one 
                                 },
                                 lockstep::adamw{}, options};
     trainer.step({x, x});
+    trainer.step({x, x});
   };
   using context = lockstep::train_context<lockstep::host>;
 
@@ -154,7 +155,7 @@ TEST_CASE("errors page: every message it lists is one that comes, and every one 
             2, {.checking = lockstep::checking::marks});
       }),
       message_of<lockstep::timeout_error>([&] {
-        lockstep::host_faults const faults{.absences = {{.device = lockstep::device_id{1}, .step = 1}}};
+        lockstep::host_faults const faults{.absences = {{.device = lockstep::device_id{1}, .step = 2}}};
         step_with([](line&, context&) {}, 2,
                   {.timeout_seconds = 1, .faults = std::make_shared<lockstep::host_faults const>(faults)});
       }),
@@ -224,4 +225,16 @@ TEST_CASE("errors page: a failure in infer alone leaves the trainer as it was") 
         }) == "rank 1 (device 1), predicting: below 0");
   trainer.predict(guess::batch{good, good}, std::span{out});
   CHECK(trainer.step({good, good}).step() == 1);
+}
+
+TEST_CASE("errors page: hyperparameters changed to what the optimizer refuses are refused before the step") {
+  std::vector<float> const x(4, 1.0F);
+  line_trainer<peers> trainer{lockstep::devices::first(2), [](auto&) { return line{}; }, lockstep::adamw{}};
+  trainer.optimizer().beta1 = 1;
+  CHECK(message_of<lockstep::usage_error>([&] {
+          trainer.step({x, x});
+        }) == "lockstep: adamw.beta1 must lie in [0, 1), and is 1");
+  CHECK_FALSE(trainer.failed());
+  trainer.optimizer().beta1 = 0.9F;
+  CHECK(trainer.step({x, x}).step() == 1);
 }
