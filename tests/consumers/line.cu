@@ -75,6 +75,7 @@ int main() {
   for (int step = 0; step < 200; ++step) {
     trainer.step({x, y});
   }
+  trainer.synchronize();  // the last update may still run
   float const a = trainer.model().value(0);
   float const b = trainer.model().value(1);
   lockstep::check(cudaFree(memory));
