@@ -47,7 +47,8 @@ struct cuda {
   struct options;
   class device;
   class device_guard;
-  class buffer;
+  struct give_back;
+  using buffer = accounted_buffer<give_back>;
   class stream;
   class stream_ref;
   class event;
@@ -67,6 +68,10 @@ struct cuda {
   static void copy(stream_ref stream, std::span<transfer const> transfers);
   /// Enqueues adding `*loss` to `*sum` and setting it to zero.
   static void add_loss(stream_ref stream, double* sum, float* loss);
+};
+
+struct cuda::give_back {
+  void operator()(void* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
 };
 
 struct cuda::options {
@@ -109,40 +114,6 @@ class [[nodiscard]] cuda::device_guard {
  private:
   int before_ = 0;
   bool changed_ = false;
-};
-
-/// Memory of a device, uninitialised. Owns it; may outlive the device.
-class cuda::buffer {
- public:
-  buffer() noexcept = default;
-
-  [[nodiscard]] void* data() const noexcept { return memory_.get(); }
-  [[nodiscard]] std::size_t bytes() const noexcept { return memory_ == nullptr ? 0 : memory_.get_deleter().bytes; }
-  /// The memory as an array of T.
-  template <class T>
-  [[nodiscard]] T* as() const noexcept {
-    return static_cast<T*>(data());
-  }
-
- private:
-  friend cuda::device;
-
-  struct release {
-    std::shared_ptr<memory_account> account;
-    memory_use use = memory_use::other;
-    std::size_t bytes = 0;
-
-    void operator()(void* memory) const noexcept {
-      static_cast<void>(cudaFree(memory));
-      if (account != nullptr) {
-        account->remove(use, bytes);
-      }
-    }
-  };
-
-  buffer(void* memory, release owner) noexcept : memory_(memory, std::move(owner)) {}
-
-  std::unique_ptr<void, release> memory_{nullptr, release{}};
 };
 
 /// A CUDA stream of somebody's, with its device's number left to CUDA. Owns nothing; converts from and to what others use.
@@ -271,8 +242,7 @@ class cuda::device {
       throw out_of_memory(id_, bytes, std::string{name_of(use)});
     }
     check(code);
-    account_->add(use, bytes);
-    return {memory, {account_, use, bytes}};
+    return {memory, account_, use, bytes};
   }
   [[nodiscard]] memory_usage memory() const noexcept { return account_->usage(); }
   /// The books, for memory that a model allocates by itself.

@@ -28,7 +28,9 @@ namespace lockstep {
 struct host {
   struct options;
   class device;
-  class buffer;
+  struct give_back;
+  /// 64-byte aligned.
+  using buffer = accounted_buffer<give_back>;
   class stream;
   class stream_ref;
   class event;
@@ -47,6 +49,11 @@ struct host {
   static void add_loss(stream_ref stream, double* sum, float* loss);
 };
 
+struct host::give_back {
+  static constexpr std::align_val_t alignment{64};
+  void operator()(void* memory) const noexcept { ::operator delete(memory, alignment); }
+};
+
 struct host::options {
   /// How long a rank waits for another before it gives up and names it. Above 0.
   double timeout_seconds = 60;
@@ -54,42 +61,6 @@ struct host::options {
   lockstep::checking checking = lockstep::checking::none;
   /// Failures to inject, for tests.
   std::shared_ptr<host_faults const> faults = nullptr;
-};
-
-/// Memory of a device, 64-byte aligned, uninitialised. Owns it; may outlive the device.
-class host::buffer {
- public:
-  static constexpr std::align_val_t alignment{64};
-
-  buffer() noexcept = default;
-
-  [[nodiscard]] void* data() const noexcept { return memory_.get(); }
-  [[nodiscard]] std::size_t bytes() const noexcept { return memory_ == nullptr ? 0 : memory_.get_deleter().bytes; }
-  /// The memory as an array of T.
-  template <class T>
-  [[nodiscard]] T* as() const noexcept {
-    return static_cast<T*>(data());
-  }
-
- private:
-  friend host::device;
-
-  struct release {
-    std::shared_ptr<memory_account> account;
-    memory_use use;
-    std::size_t bytes;
-
-    void operator()(void* memory) const noexcept {
-      ::operator delete(memory, alignment);
-      if (account != nullptr) {
-        account->remove(use, bytes);
-      }
-    }
-  };
-
-  buffer(void* memory, release owner) noexcept : memory_(memory, std::move(owner)) {}
-
-  std::unique_ptr<void, release> memory_{nullptr, release{}};
 };
 
 /// Where work is enqueued: a stream, or (by default) the calling thread, in which work runs at once. Owns nothing.
@@ -209,12 +180,11 @@ class host::device {
     std::uint64_t const count = allocations_.fetch_add(1, std::memory_order_relaxed) + 1;
     bool const refused = options_.faults != nullptr && options_.faults->fails_allocation(id_, count, use);
     bool const impossible = bytes > static_cast<std::size_t>(PTRDIFF_MAX);
-    void* const memory = refused || impossible ? nullptr : ::operator new(bytes, buffer::alignment, std::nothrow);
+    void* const memory = refused || impossible ? nullptr : ::operator new(bytes, give_back::alignment, std::nothrow);
     if (memory == nullptr) {
       throw out_of_memory(id_, bytes, std::string{name_of(use)});
     }
-    account_->add(use, bytes);
-    return {memory, {account_, use, bytes}};
+    return {memory, account_, use, bytes};
   }
   [[nodiscard]] memory_usage memory() const noexcept { return account_->usage(); }
   /// The books, for memory that a model allocates by itself.

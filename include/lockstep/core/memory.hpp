@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <utility>
 
 namespace lockstep {
 
@@ -68,6 +70,43 @@ class memory_account {
   std::array<std::atomic<std::size_t>, memory_use_count> bytes_{};
   std::atomic<std::size_t> total_{0};
   std::atomic<std::size_t> peak_{0};
+};
+
+/// Memory of a device, uninitialised, in the books until it is given back by `Free`, a function object. Owns it; may outlive
+/// the device.
+template <class Free>
+class accounted_buffer {
+ public:
+  accounted_buffer() noexcept = default;
+  /// Takes over `bytes` bytes from `memory`, and enters them.
+  accounted_buffer(void* memory, std::shared_ptr<memory_account> account, memory_use use, std::size_t bytes) noexcept
+      : memory_(memory, release{std::move(account), use, bytes}) {
+    memory_.get_deleter().account->add(use, bytes);
+  }
+
+  [[nodiscard]] void* data() const noexcept { return memory_.get(); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return memory_ == nullptr ? 0 : memory_.get_deleter().bytes; }
+  /// The memory as an array of T.
+  template <class T>
+  [[nodiscard]] T* as() const noexcept {
+    return static_cast<T*>(data());
+  }
+
+ private:
+  struct release {
+    std::shared_ptr<memory_account> account;
+    memory_use use = memory_use::other;
+    std::size_t bytes = 0;
+
+    void operator()(void* memory) const noexcept {
+      Free{}(memory);
+      if (account != nullptr) {
+        account->remove(use, bytes);
+      }
+    }
+  };
+
+  std::unique_ptr<void, release> memory_{nullptr, release{}};
 };
 
 }  // namespace lockstep
