@@ -191,7 +191,7 @@ TEST_CASE("trainer: a model that does not return is given up, and keeps what it 
   auto const wake = std::make_shared<std::atomic<bool>>(false);
   auto const gone = std::make_shared<std::atomic<bool>>(false);
   tests::generator random{1};
-  pull_samples const samples{random, 8, 2};
+  static pull_samples const samples{random, 8, 2};  // its thread may still read it
   {
     lockstep::trainer<sleeper, lockstep::sgd, lockstep::peer_all_reduce<>> trainer{
         lockstep::devices::first(2), [](auto&) { return sleeper{}; }, lockstep::sgd{},
@@ -429,13 +429,13 @@ TEST_CASE("trainer: a rank that is late while buckets travel is named, not only 
       trainer{lockstep::devices::first(2), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{},
               lockstep::host::options{.timeout_seconds = 0.3}};
   tests::generator random{1};
-  pull_samples const samples{random, 8, 2};
+  static pull_samples const samples{random, 8, 2};  // a thread that was given up may still read it
   trainer.step(samples.view());
   auto const sleep = [](int milliseconds) {
     return [=](auto&) { std::this_thread::sleep_for(std::chrono::milliseconds{milliseconds}); };
   };
   trainer.model(lockstep::rank_id{0}).between_marks = sleep(150);
-  trainer.model(lockstep::rank_id{1}).before_train = sleep(900);
+  trainer.model(lockstep::rank_id{1}).before_train = sleep(500);
   try {
     trainer.step(samples.view());
     FAIL("the step should have failed");
