@@ -95,8 +95,9 @@ class step_totals {
     // n1 = n2 = ... just where N times the sum of squares is the square of the sum; whole numbers are exact here up to 2^26.
     double const sum = totals_[nominal_sum];
     if (nominal < 0x1p26 && communicator.size() * totals_[nominal_squares] != sum * sum) {
-      refuse(std::string("begin: the ranks disagree about total_samples; here it is ") + std::to_string(nominal) +
-             ", and its mean over the ranks is " + std::to_string(sum / communicator.size()));
+      refuse(std::string("begin: the ranks disagree about total_samples; here it is ") +
+             std::to_string(static_cast<std::uint64_t>(nominal)) + ", and its mean over the ranks is " +
+             std::to_string(sum / communicator.size()));
     }
     for (std::size_t p = 0; p < used_.size(); ++p) {
       used_[p] = totals_[first_use + p] != 0 ? 1 : 0;
