@@ -72,13 +72,14 @@ class bucket_layout {
   [[nodiscard]] bucket_memory<Backend>& gradients() noexcept { return *gradients_; }
   [[nodiscard]] plan::readiness& readiness() noexcept { return readiness_; }
 
-  /// Calls `travel(span)` for the values of every bucket, those of buffers last or alone.
+  /// Calls `travel(span)` for the values of every bucket of gradients ...
   template <class Travel>
   void each_value(typename Backend::stream_ref stream, Travel&& travel) {
     for (std::size_t b = 0; b < gradients_->size(); ++b) {
       gradients_->each_span(b, bucket_side::value, stream, travel);
     }
   }
+  /// ... and for those of the parameters that have none.
   template <class Travel>
   void each_buffer(typename Backend::stream_ref stream, Travel&& travel) {
     for (std::size_t b = 0; buffers_ && b < buffers_->size(); ++b) {

@@ -269,10 +269,12 @@ class trainer_body {
   void check_step(step_options options) {
     expects(options.micro_batches > 0, "step: give at least one micro-batch");
     expects_healthy();
+    if constexpr (elementwise_optimizer<Optimizer>) {
+      validate(optimizers_);
+    }
     for (auto const& rank : ranks_) {
       rank->replica->parameters().expect_unchanged(rank->model->value.parameters());
       if constexpr (elementwise_optimizer<Optimizer>) {
-        validate(optimizers_);
         std::copy(optimizers_.begin(), optimizers_.end(), rank->replica->optimizers().begin());
       }
     }
