@@ -69,34 +69,23 @@ class bucket_layout {
     return !marks.empty();
   }
 
-  [[nodiscard]] bucket_memory<Backend>& gradients() noexcept { return *gradients_; }
+  [[nodiscard]] bucket_memory<Backend> const& gradients() const noexcept { return *gradients_; }
   [[nodiscard]] plan::readiness& readiness() noexcept { return readiness_; }
 
-  /// Calls `travel(span)` for the values of every bucket of gradients ...
-  template <class Travel>
-  void each_value(typename Backend::stream_ref stream, Travel&& travel) {
-    for (std::size_t b = 0; b < gradients_->size(); ++b) {
-      gradients_->each_span(b, bucket_side::value, stream, travel);
-    }
-  }
-  /// ... and for those of the parameters that have none.
-  template <class Travel>
-  void each_buffer(typename Backend::stream_ref stream, Travel&& travel) {
-    for (std::size_t b = 0; buffers_ && b < buffers_->size(); ++b) {
-      buffers_->each_span(b, bucket_side::value, stream, travel);
-    }
-  }
+  /// The buckets of the parameters that have no gradients; null where there are none.
+  [[nodiscard]] bucket_memory<Backend> const* buffers() const noexcept { return buffers_ ? &*buffers_ : nullptr; }
 
   /// The stretches of distinct parameters that remain when each span of gradients is cut to `owned(elements of the span)`.
   template <class Owned>
-  [[nodiscard]] std::vector<plan::mark> owned(Owned&& owned) const {
-    std::vector<plan::mark> stretches;
+  [[nodiscard]] plan::owned_stretches owned(Owned&& owned) const {
+    plan::owned_stretches mine;
     for (std::size_t b = 0; b < gradients_->size(); ++b) {
       gradients_->each_owned(b, owned, [&](std::size_t p, std::size_t first, std::size_t count) {
-        stretches.push_back({p, first, count});
+        mine.stretches.push_back({p, first, count});
+        mine.buckets.push_back(b);
       });
     }
-    return stretches;
+    return mine;
   }
 
  private:

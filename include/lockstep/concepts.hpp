@@ -5,6 +5,7 @@
 #include <lockstep/core/batch.hpp>
 #include <lockstep/core/context.hpp>
 #include <lockstep/core/element_type.hpp>
+#include <lockstep/core/host_device.hpp>
 #include <lockstep/core/options.hpp>
 #include <lockstep/core/parameter.hpp>
 #include <lockstep/plan/split.hpp>
@@ -77,9 +78,20 @@ concept mentions_publish = (can_be_base<T> && !requires { &with_every_name<T>::p
 
 }  // namespace concepts_detail
 
+namespace concepts_detail {
+
+/// Stands for any trivially copyable function object that runs on host and device.
+struct function_object {
+  LOCKSTEP_HOST_DEVICE void operator()() const {}
+};
+
+}  // namespace concepts_detail
+
 // ---- backend: where work runs -------------------------------------------------------------------------------------------
 
 /// A backend is a type that names its device, streams, events, memory and kernel weights. `host` is one; `cuda` another.
+/// `asynchronous` says whether enqueued work runs on while the host goes on. One with a type `graph` can record steps and
+/// replay them.
 template <class B>
 concept backend = requires {
   typename B::device;
@@ -87,13 +99,16 @@ concept backend = requires {
   typename B::stream_ref;
   typename B::event;
   typename B::buffer;
+  typename B::pinned_buffer;
   typename B::weight;
+  typename B::profiler_range;
+  typename std::bool_constant<B::asynchronous>;
   typename B::options;
 } && std::is_trivially_copyable_v<typename B::stream_ref> && std::default_initializable<typename B::stream_ref> &&
   std::is_trivially_copyable_v<typename B::weight> && std::constructible_from<typename B::stream, typename B::device&> &&
   requires(typename B::device& device, typename B::stream& own, typename B::stream_ref stream, typename B::event& event,
-           typename B::options& options, void* memory, std::size_t n, std::span<transfer const> transfers, double* sum,
-           float* loss) {
+           typename B::options& options, void* memory, std::size_t n, std::span<transfer const> transfers,
+           concepts_detail::function_object const& f) {
     { B::device_count() } -> std::convertible_to<int>;
     { options.timeout_seconds } -> std::convertible_to<double>;
     { options.checking } -> std::convertible_to<lockstep::checking>;
@@ -101,13 +116,15 @@ concept backend = requires {
     { device.options() } -> std::convertible_to<typename B::options const&>;
     { device.stream() } -> std::same_as<typename B::stream_ref>;
     { device.allocate(n, memory_use::other) } -> std::same_as<typename B::buffer>;
+    { device.allocate_pinned(n) } -> std::same_as<typename B::pinned_buffer>;
     { device.memory() } -> std::same_as<memory_usage>;
     { own.ref() } -> std::same_as<typename B::stream_ref>;
     B::zero(stream, memory, n);
     B::copy(stream, memory, static_cast<void const*>(memory), n);
     B::copy(stream, transfers);
-    B::add_loss(stream, sum, loss);
+    B::invoke(stream, f);
     event.record(stream);
+    event.synchronize();
     stream.wait(event);
     stream.synchronize();
     stream.check();
@@ -295,9 +312,12 @@ enum class reduction : std::uint8_t { sum, min, max };
 
 /// One rank's end of a group. Every collective works in place, on `count` >= 0 elements, in the same order on every rank, and
 /// is enqueued on a stream. `reduce_scatter` and `all_gather` leave, or take, part `rank` of plan::part(count, rank, size).
+/// `wait` blocks until a stream or event is done, but not longer than the group's timeout, nor when another rank has ended it.
+/// One with `together(work)` may fuse the collectives that `work()` enqueues.
 template <class C, class Backend>
 concept communicator = std::movable<C> &&
-    requires(C& c, C const& k, typed_span data, typename Backend::stream_ref stream, rank_id root) {
+    requires(C& c, C const& k, typed_span data, typename Backend::stream_ref stream, typename Backend::event const& event,
+             rank_id root) {
   { k.rank() } -> std::same_as<rank_id>;
   { k.size() } -> std::convertible_to<int>;
   { k.bytes_moved() } -> std::convertible_to<std::uint64_t>;
@@ -306,6 +326,8 @@ concept communicator = std::movable<C> &&
   c.broadcast(data, root, stream);
   c.reduce_scatter(data, reduction::sum, stream);
   c.all_gather(data, stream);
+  c.wait(stream);
+  c.wait(event);
   c.abort(std::string{});
   { k.aborted() } -> std::convertible_to<bool>;
   { k.abort_reason() } -> std::convertible_to<std::string>;

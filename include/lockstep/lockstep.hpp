@@ -8,6 +8,7 @@
 #include <lockstep/backend/host_faults.hpp>
 #include <lockstep/backend/host_update.hpp>
 #include <lockstep/bucket_layout.hpp>
+#include <lockstep/bucket_pipeline.hpp>
 #include <lockstep/comm/agreement.hpp>
 #include <lockstep/comm/bucket_memory.hpp>
 #include <lockstep/comm/local.hpp>

@@ -60,8 +60,8 @@ class optimizer_state {
       : parameters_(&parameters), groups_(parameters, std::move(optimizers)) {}
 
   /// What this rank updates from now on. Throws usage_error for a part of a parameter: a whole optimizer needs it whole.
-  void own(std::vector<plan::mark> stretches, typename Backend::stream_ref) {
-    owned_ = std::move(stretches);
+  void own(plan::owned_stretches mine, typename Backend::stream_ref) {
+    owned_ = std::move(mine.stretches);
     std::vector<std::size_t> elements(parameters_->distinct_count(), 0);
     for (plan::mark const& stretch : owned_) {
       elements[stretch.parameter] += stretch.count;
@@ -78,10 +78,10 @@ class optimizer_state {
   }
   [[nodiscard]] std::span<plan::mark const> owned() const noexcept { return owned_; }
 
-  /// `used` is empty, or says for each distinct parameter whether it takes part.
-  void update(typename Backend::stream_ref stream, std::uint64_t step, float factor, std::span<std::uint8_t const> used) {
-    if (!used.empty()) {
-      gather_all(used);
+  /// Makes update number `step`. `uses` is empty, or says for each distinct parameter in how many micro-batches it was used.
+  void update(typename Backend::stream_ref stream, std::uint64_t step, float factor, std::span<double const> uses) {
+    if (!uses.empty()) {
+      gather_all(uses);
     }
     std::span<Optimizer> const optimizers = groups_.all();
     for (std::size_t group = 0; group < optimizers.size(); ++group) {
@@ -98,10 +98,10 @@ class optimizer_state {
 
  private:
   /// What each group's optimizer is given.
-  void gather_all(std::span<std::uint8_t const> used) {
+  void gather_all(std::span<double const> uses) {
     taking_part_.assign(groups_.all().size(), {});
     for (std::size_t p = 0; p < owns_.size(); ++p) {
-      if (owns_[p] != 0 && (used.empty() || used[p] != 0)) {
+      if (owns_[p] != 0 && (uses.empty() || uses[p] != 0)) {
         parameter const& described = parameters_->distinct(p);
         taking_part_[taking_part_.size() == 1 ? 0 : described.group].push_back(described);
       }
@@ -137,8 +137,8 @@ class optimizer_state<Optimizer, Backend> {
 
   /// What this rank updates from now on. Before the first update: slots become zero, and masters equal to the values, which are
   /// those to start from.
-  void own(std::vector<plan::mark> stretches, typename Backend::stream_ref stream) {
-    owned_ = std::move(stretches);
+  void own(plan::owned_stretches mine, typename Backend::stream_ref stream) {
+    owned_ = std::move(mine.stretches);
     std::size_t elements = 0;
     std::size_t master_elements = 0;
     for (plan::mark const& stretch : owned_) {
@@ -153,18 +153,24 @@ class optimizer_state<Optimizer, Backend> {
     std::vector<update_segment<slots>> segments;
     std::size_t slot_at = 0;
     std::size_t master_at = 0;
-    for (plan::mark const& stretch : owned_) {
-      segments.push_back(segment_of(stretch, slot_at, master_at));
-      slot_at += stretch.count;
-      master_at += segments.back().master != nullptr ? stretch.count : 0;
+    for (std::size_t i = 0; i < owned_.size(); ++i) {
+      segments.push_back(segment_of(owned_[i], slot_at, master_at));
+      segments.back().bucket = mine.buckets[i];
+      slot_at += owned_[i].count;
+      master_at += segments.back().master != nullptr ? owned_[i].count : 0;
     }
     update_.emplace(device_, std::move(segments));
     update_->load_masters(stream);
   }
   [[nodiscard]] std::span<plan::mark const> owned() const noexcept { return owned_; }
 
-  void update(typename Backend::stream_ref stream, std::uint64_t step, float factor, std::span<std::uint8_t const> used) {
-    update_->run(stream, std::as_const(*this).optimizers(), step, factor, used);
+  /// The optimizers' hyperparameters, as they are now, hold for the updates that follow.
+  void set(typename Backend::stream_ref stream) { update_->set(stream, std::as_const(*this).optimizers()); }
+  /// What the next update needs of the number of updates before it.
+  void prepare(typename Backend::stream_ref stream, std::uint64_t const* applied) { update_->prepare(stream, applied); }
+  /// Updates what travels in these buckets; see elementwise_update.
+  void update(typename Backend::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) {
+    update_->run(stream, buckets, sums, uses);
   }
 
   [[nodiscard]] std::span<Optimizer> optimizers() noexcept { return groups_.all(); }

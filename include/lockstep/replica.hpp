@@ -3,8 +3,8 @@
 #pragma once
 
 #include <lockstep/bucket_layout.hpp>
+#include <lockstep/bucket_pipeline.hpp>
 #include <lockstep/comm/agreement.hpp>
-#include <lockstep/comm/bucket_memory.hpp>
 #include <lockstep/composes.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/context.hpp>
@@ -19,9 +19,12 @@
 #include <lockstep/plan/readiness.hpp>
 #include <lockstep/step_totals.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -61,9 +64,66 @@ class replica_body {
                      std::vector<Optimizer>{std::move(optimizer)}, promises) {}
   replica_body(replica_body const&) = delete;  // marks and steps point here
   replica_body& operator=(replica_body const&) = delete;
+  /// Synchronizes: waits for the steps that run, unless one failed; their results can still be read.
+  ~replica_body() {
+    if (!failed_) {
+      try {
+        synchronize();
+        for (std::uint64_t back = 0; back < (std::min)(steps_, kept_results); ++back) {
+          step_outcome const& outcome = totals_->outcome(steps_ - back);
+          results_->outcomes[outcome.step % kept_results] = outcome;
+        }
+      } catch (...) {  // whoever asks for a result will hear of it
+      }
+    }
+    results_->replica = nullptr;
+  }
 
-  /// Starts a step. One at a time.
-  [[nodiscard]] step begin(step_info info) { return step{*this, info}; }
+  /// Starts a step. One at a time. Synchronizes: waits for the step before the last, so that no more than two run at once.
+  [[nodiscard]] step begin(step_info info) {
+    start(info);
+    return step{*this, info, running::now};
+  }
+
+  /// Records a step in a graph instead of running it: `work(step)` calls `micro_batch`, the model and `finish`, as for any step.
+  /// Leaves everything as it is. After at least two steps of the same sizes, whose work this step repeats. Throws usage_error
+  /// where that can't be: see capturable.
+  template <class Work>
+  [[nodiscard]] auto record(step_info info, Work&& work) {
+    expects(capturable(), "record: the steps of this replica can't be captured");
+    typename Backend::graph graph;
+    attempt("capturing the step in a graph", [&] {
+      graph = Backend::graph::capture(stream_, [&] {
+        step recorded{*this, info, running::later};
+        work(recorded);
+      });
+    });
+    return graph;
+  }
+  /// Runs a recorded step. Every rank replays the same, or none does.
+  template <class Graph>
+  step_result replay(Graph const& graph, step_info info) {
+    start(info);
+    attempt("replaying the step", [&] { graph.launch(stream_); });
+    return end();
+  }
+  /// Whether a step can be recorded: the backend has graphs, and nothing of a step is decided by the host.
+  [[nodiscard]] bool capturable() const noexcept {
+    if constexpr (requires { typename Backend::graph; }) {
+      return elementwise_optimizer<Optimizer> && promises_.capturable && !promises_.reports_unused && !marks_ && !asked_step_ &&
+             steps_ > 1;
+    } else {
+      return false;
+    }
+  }
+
+  /// Waits until all steps are done; throws what went wrong in them.
+  void synchronize() {
+    attempt("waiting for the device", [&] { communicator_.wait(stream_); });
+    if (steps_ != 0) {
+      static_cast<void>(outcome(steps_));
+    }
+  }
 
   [[nodiscard]] rank_id rank() const noexcept { return communicator_.rank(); }
   [[nodiscard]] int size() const noexcept { return communicator_.size(); }
@@ -72,13 +132,24 @@ class replica_body {
   [[nodiscard]] parameter_list const& parameters() const noexcept { return parameters_; }
   /// Changes take effect at the next step; make the same on every rank.
   [[nodiscard]] std::span<Optimizer> optimizers() noexcept { return state_->optimizers(); }
-  /// How many updates were made.
-  [[nodiscard]] std::uint64_t applied_steps() const noexcept { return applied_; }
+  /// How many updates were made. Synchronizes: waits until all steps are done.
+  [[nodiscard]] std::uint64_t applied_steps() { return steps_ == 0 ? 0 : outcome(steps_).applied; }
   /// Whether a step failed: then the parameters are invalid, and every later step is refused.
   [[nodiscard]] bool failed() const noexcept { return failed_; }
 
  private:
   using agreement_type = agreement<Backend, communicator_type>;
+  using totals_type = step_totals<Backend>;
+  enum class running { now, later };
+
+  static constexpr std::uint64_t kept_results = totals_type::kept;
+  static constexpr std::uint64_t steps_in_flight = 2;
+
+  // What step_results point at: the replica while it lives, and what it left.
+  struct results {
+    replica_body* replica = nullptr;
+    std::array<step_outcome, kept_results> outcomes{};
+  };
 
   [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
 
@@ -124,15 +195,81 @@ class replica_body {
     try {
       throw;
     } catch (aborted_error const&) {
-      if (communication_) {
-        communication_->ref().synchronize();
+      if (pipeline_) {
+        pipeline_->rethrow_communication();
       }
       throw;
     }
   }
 
+  // ---- steps and their outcomes ----
+
+  /// What the host does before a step is enqueued or replayed.
+  void start(step_info const& info) {
+    if (failed_) {
+      throw error("lockstep: an earlier step failed, so the parameters in memory are invalid; build anew. It was: " + failure_);
+    }
+    expects(!open_, "begin: the step before has not ended");
+    expects(info.updates == updates::held || info.total_samples != 0,
+            "begin: buckets can be updated as they are reduced only where total_samples is given");
+    if (steps_ >= steps_in_flight) {
+      static_cast<void>(outcome(steps_ - steps_in_flight + 1));
+    }
+    ++steps_;
+    if constexpr (elementwise_optimizer<Optimizer>) {
+      attempt("preparing", [&] { state_->set(stream_); });
+    }
+  }
+
+  /// What the host does once a step is enqueued.
+  step_result end() {
+    if constexpr (Backend::asynchronous) {
+      attempt("preparing", [&] { finished_[steps_ % steps_in_flight].record(stream_); });
+      return {results_, [](void* source, std::uint64_t number) { return fetch(*static_cast<results*>(source), number); }, steps_};
+    } else {
+      return step_result{totals_->outcome(steps_)};
+    }
+  }
+
+  /// Waits for a step; throws what went wrong in it.
+  step_outcome const& outcome(std::uint64_t number) {
+    if (number > known_) {
+      attempt("waiting for the step to end", [&] {
+        if (Backend::asynchronous) {
+          communicator_.wait(finished_[number % steps_in_flight]);
+        }
+        expect_agreement(totals_->outcome(number).sums);
+      });
+      known_ = number;
+    }
+    return totals_->outcome(number);
+  }
+
+  static step_outcome fetch(results& from, std::uint64_t number) {
+    if (from.replica != nullptr && number + kept_results > from.replica->steps_) {
+      return from.replica->outcome(number);
+    }
+    step_outcome const& left = from.outcomes[number % kept_results];
+    expects(from.replica == nullptr || number + kept_results > from.replica->steps_,
+            "step_result: read it within 64 steps; what it stood for is gone");
+    if (left.step != number) {
+      throw error("lockstep: the step did not end before its trainer did; read results while it lives");
+    }
+    return left;
+  }
+
+  /// Throws where the ranks announced different numbers of samples.
+  void expect_agreement(step_sums const& sums) const {
+    if (sums.differ()) {
+      refuse(std::string("begin: the ranks disagree about total_samples; here it is ") +
+             std::to_string(static_cast<std::uint64_t>(nominal_)) + ", and its mean over the ranks is " +
+             std::to_string(sums.nominal / sums.ranks));
+    }
+  }
+
   void meet() {
     totals_.emplace(device_, parameters_, promises_.reports_unused);
+    results_->replica = this;
     layout_.emplace(device_, parameters_, Policy::tuning_values);
     if (device_.options().checking == checking::marks) {
       marks_.emplace(parameters_);
@@ -140,15 +277,14 @@ class replica_body {
     agreement_type const meeting{device_, communicator_};
     if (!alone()) {
       meeting.expect_same(settings(), parameters_);
-      communication_.emplace(device_);
     }
     layout_->meet(meeting);
+    pipeline_.emplace(device_, communicator_, *layout_, *state_, *totals_);
     if (!alone()) {
-      auto const from_root = [&](typed_span values) { communicator_.broadcast(values, rank_id{0}, stream_); };
-      layout_->each_value(stream_, from_root);
-      layout_->each_buffer(stream_, from_root);
+      pipeline_->start_from_root();
     }
     own();
+    communicator_.wait(stream_);
   }
 
   [[nodiscard]] std::string settings() const {
@@ -163,11 +299,57 @@ class replica_body {
     state_->own(layout_->owned([&](std::size_t count) { return Policy::owned(count, rank(), size()); }), stream_);
   }
 
+  /// This rank's gradients and totals are complete.
+  void reduce(bool votes_to_skip) {
+    if (!accumulated_) {
+      layout_->gradients().zero_gradients(stream_);  // skipped before anything was written
+    }
+    if (recording() && layout_->adopt_order(agreement_type{device_, communicator_})) {
+      own();
+      if constexpr (elementwise_optimizer<Optimizer>) {
+        state_->set(stream_);
+        state_->prepare(stream_, totals_->applied());
+      }
+    }
+    pipeline_->reduce_rest(votes_to_skip);
+    pipeline_->close();
+    if constexpr (!Backend::asynchronous) {
+      expect_agreement(totals_->outcome(steps_).sums);
+    }
+  }
+
+  void update() {
+    if constexpr (elementwise_optimizer<Optimizer>) {
+      pipeline_->update();
+    } else {
+      communicator_.wait(pipeline_->closed());
+      step_outcome const& outcome = totals_->outcome(steps_);
+      expect_agreement(outcome.sums);
+      if (!outcome.sums.skipped()) {
+        std::vector<double> const uses = totals_->uses_on_host(stream_);
+        communicator_.wait(stream_);
+        state_->update(stream_, outcome.applied, outcome.sums.factor(), uses);
+      }
+    }
+  }
+
+  /// The first micro-batch of a size may load kernels.
+  void hold_unless_known(std::size_t samples) {
+    if (Backend::asynchronous && !alone()) {
+      auto const place = std::lower_bound(known_sizes_.begin(), known_sizes_.end(), samples);
+      if (place == known_sizes_.end() || *place != samples) {
+        known_sizes_.insert(place, samples);
+        holds_ = true;
+      }
+    }
+  }
+
   // ---- marks: what the model says while it runs ----
 
   [[nodiscard]] gradient_listener listener(bool last) noexcept {
     gradient_listener heard;
     heard.self = this;
+    heard.step = [](void* self) { of(self).asked_step_ = true; };
     heard.unused = last ? [](void* self, std::size_t index) { of(self).unused(index, true); }
                         : [](void* self, std::size_t index) { of(self).unused(index, false); };
     if (last) {
@@ -239,38 +421,11 @@ class replica_body {
     }
   }
 
-  // ---- communication ----
-
-  void reduce_bucket(std::size_t bucket, stream_ref stream) {
-    layout_->gradients().each_span(bucket, bucket_side::gradient, stream,
-                                   [&](typed_span gradients) { Policy::reduce(communicator_, gradients, stream); });
-  }
-
-  /// Sends off the buckets that are complete, in plan order, behind what the model has enqueued. The last bucket has nothing
-  /// left to hide behind and stays on the model's own stream.
+  /// Sends off the buckets that are complete. The first step of a size loads kernels, perhaps, which must not happen while
+  /// another rank waits for this one: it reduces after backward. So do models that may make the host wait.
   void launch_ready() {
-    if (alone() || recording() || marks_) {
-      return;
-    }
-    std::size_t const last = layout_->gradients().size() - 1;
-    for (; launched_ < last && launched_ < layout_->readiness().launchable(); ++launched_) {
-      ready_event_.record(stream_);
-      communication_->ref().wait(ready_event_);
-      reduce_bucket(launched_, communication_->ref());
-    }
-  }
-
-  void reduce_rest() {
-    if (recording() && layout_->adopt_order(agreement_type{device_, communicator_})) {
-      own();
-    }
-    if (launched_ != 0) {
-      ready_event_.record(communication_->ref());
-      stream_.wait(ready_event_);
-      communication_->ref().check();
-    }
-    for (; launched_ < layout_->gradients().size(); ++launched_) {
-      reduce_bucket(launched_, stream_);
+    if (!alone() && !recording() && !marks_ && !holds_) {
+      pipeline_->reduce_until(layout_->readiness().launchable());
     }
   }
 
@@ -281,20 +436,24 @@ class replica_body {
   stream_ref stream_;
   std::optional<optimizer_state<Optimizer, Backend>> state_;
   std::optional<bucket_layout<Backend>> layout_;
-  std::optional<step_totals<Backend>> totals_;
+  std::optional<totals_type> totals_;
   std::optional<mark_check<Backend>> marks_;
-  std::size_t launched_ = 0;  // buckets sent in this step
+  std::shared_ptr<results> results_ = std::make_shared<results>();
+  std::array<typename Backend::event, steps_in_flight> finished_;
+  std::vector<std::size_t> known_sizes_;  // samples of micro-batches that ran before, sorted
 
+  double nominal_ = 1;
   bool accumulated_ = false;  // gradients hold something of this step
+  bool holds_ = false;        // nothing is reduced before backward has ended
   bool open_ = false;
   bool failed_ = false;
+  bool asked_step_ = false;  // the model's work depends on the number of the step
   std::uint64_t steps_ = 0;
-  std::uint64_t applied_ = 0;
+  std::uint64_t known_ = 0;  // the last step that is known to have ended
   std::string failure_;
 
   // Last, so that it ends first: what runs there uses the rest.
-  typename Backend::event ready_event_;
-  std::optional<typename Backend::stream> communication_;
+  std::optional<bucket_pipeline<Policy, Optimizer, Backend>> pipeline_;
 };
 
 /// One step of one rank. Made by replica::begin. Left unfinished, it ends the step on all ranks with an error; `skip` is the
@@ -327,13 +486,18 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
              " samples were announced to begin, and " + std::to_string(trained_) + " have been trained");
     }
     expect_going_on();
+    if (micro_batches_ != 0) {
+      owner_.attempt("preparing", [&] { owner_.pipeline_->take_loss(); });
+    }
+    owner_.hold_unless_known(samples);
     bool const accumulate = owner_.accumulated_;
     running_ = samples;
-    auto const weight = static_cast<float>(1.0 / nominal_);
+    double const nominal = owner_.nominal_;
+    auto const weight = static_cast<float>(1.0 / nominal);
     return train_context<Backend>{
         {.stream = owner_.stream_,
          .sample_weight = typename Backend::weight{weight},
-         .shard_weight = typename Backend::weight{static_cast<float>(static_cast<double>(samples) / nominal_)},
+         .shard_weight = typename Backend::weight{static_cast<float>(static_cast<double>(samples) / nominal)},
          .host_sample_weight = weight,
          .loss = owner_.totals_->loss_cell(),
          .accumulate = accumulate,
@@ -344,7 +508,7 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   }
 
   /// Adds gradients, loss and weights over the ranks. Throws usage_error when fewer samples were trained than announced.
-  /// Synchronizes: the host waits until all of it is done.
+  /// Synchronizes: on the host, returns when all of it is done. On a GPU it is enqueued on the device's stream.
   void reduce() {
     expects(phase_ == phase::backward, "reduce comes once, after backward");
     close_micro_batch();
@@ -355,45 +519,28 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     reduce_all();
   }
 
-  /// Updates what this rank owns. Synchronizes: nothing; the update is enqueued on the device's stream.
+  /// Updates what this rank owns: nothing where it was updated as it was reduced. Synchronizes: nothing; the update is enqueued
+  /// on the device's stream. With a whole optimizer, which the host calls, waits until the step is reduced.
   void update() {
     expects(phase_ == phase::reduced, "update comes once, after reduce");
     phase_ = phase::updated;
-    if (!skipped()) {
-      owner_.attempt("updating parameters", [&] {
-        ++owner_.applied_;
-        auto const factor = static_cast<float>(nominal_ / owner_.totals_->weight());
-        owner_.state_->update(owner_.stream_, owner_.applied_, factor, owner_.totals_->used());
-      });
-    }
+    [[maybe_unused]] typename Backend::profiler_range const range{"lockstep update"};
+    owner_.attempt("updating parameters", [&] { owner_.update(); });
   }
 
   /// Brings updated values to the ranks that did not update them, and rank 0's buffers to all. Synchronizes: nothing.
   void publish() {
     expects(phase_ == phase::updated, "publish comes once, after update");
     phase_ = phase::published;
-    if (owner_.alone()) {
-      return;
-    }
-    owner_.attempt("publishing parameters", [&] {
-      if constexpr (publishes<Policy, communicator_type, stream_ref>) {
-        if (!skipped()) {
-          owner_.layout_->each_value(owner_.stream_,
-                                     [&](typed_span values) { Policy::publish(owner_.communicator_, values, owner_.stream_); });
-        }
-      }
-      owner_.layout_->each_buffer(
-          owner_.stream_, [&](typed_span values) { owner_.communicator_.broadcast(values, rank_id{0}, owner_.stream_); });
-    });
+    owner_.attempt("publishing parameters", [&] { owner_.pipeline_->publish(); });
   }
 
   /// Ends the step. Throws usage_error unless it was reduced, updated and published.
   step_result done() {
     expects(phase_ == phase::published, "done comes after publish");
+    owner_.attempt("ending the step", [&] { owner_.pipeline_->join(); });
     phase_ = phase::done;
-    double const counted = owner_.totals_->weight();
-    double const loss = counted == 0 ? 0 : owner_.totals_->loss() * (nominal_ / counted);
-    return {loss, static_cast<std::size_t>(counted), owner_.steps_, skipped()};
+    return when_ == running::now ? owner_.end() : step_result{};
   }
 
   /// reduce, update, publish, done.
@@ -437,18 +584,12 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   friend class replica_body;
   enum class phase { backward, reduced, updated, published, done };
 
-  step(replica_body& owner, step_info info) : owner_(owner), info_(info) {
-    if (owner.failed_) {
-      throw error("lockstep: an earlier step failed, so the parameters in memory are invalid; build anew. It was: " +
-                  owner.failure_);
-    }
-    expects(!owner.open_, "begin: the step before has not ended");
-    nominal_ = info.total_samples != 0 ? static_cast<double>(info.total_samples) : 1.0;
-    ++owner.steps_;
+  step(replica_body& owner, step_info info, running when) : owner_(owner), info_(info), when_(when) {
+    owner.nominal_ = info.total_samples != 0 ? static_cast<double>(info.total_samples) : 1.0;
     owner.attempt("preparing", [&] {
       owner.layout_->readiness().reset();
-      owner.launched_ = 0;
-      owner.totals_->begin(owner.stream_);
+      owner.holds_ = !owner.promises_.capturable;
+      owner.pipeline_->open(owner.nominal_, info.samples, owner.promises_.reports_unused ? updates::held : info.updates);
       owner.accumulated_ = !owner.promises_.honours_accumulate || info.samples == 0;
       if (owner.accumulated_) {
         owner.layout_->gradients().zero_gradients(owner.stream_);
@@ -457,14 +598,12 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     owner.open_ = true;
   }
 
-  [[nodiscard]] bool skipped() const noexcept { return owner_.totals_->skipped(); }
-
   /// Counts what the model has done since the last call.
   void close_micro_batch() {
     if (running_ != 0) {
       trained_ += std::exchange(running_, 0);
       owner_.accumulated_ = true;
-      owner_.totals_->close_micro_batch(owner_.stream_);
+      owner_.totals_->close_micro_batch();
     }
   }
 
@@ -473,22 +612,13 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     if (owner_.marks_) {
       owner_.attempt("checking marks", [&] { owner_.marks_->finish(owner_.stream_); });
     }
-    owner_.attempt("reducing gradients", [&] {
-      if (!owner_.accumulated_) {
-        owner_.layout_->gradients().zero_gradients(owner_.stream_);  // skipped before anything was written
-      }
-      owner_.totals_->contribute(owner_.stream_, nominal_, trained_, voted_);
-      if (!owner_.alone()) {
-        owner_.reduce_rest();
-      }
-      owner_.totals_->reduce(owner_.communicator_, owner_.stream_);
-    });
+    owner_.attempt("reducing gradients", [&] { owner_.reduce(voted_); });
   }
 
   replica_body& owner_;
   step_info info_;
+  running when_;
   int exceptions_ = std::uncaught_exceptions();
-  double nominal_ = 1;
   std::size_t trained_ = 0;
   std::size_t running_ = 0;
   std::size_t micro_batches_ = 0;

@@ -4,47 +4,133 @@
 
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/element_type.hpp>
-#include <lockstep/core/error.hpp>
+#include <lockstep/core/host_device.hpp>
 #include <lockstep/core/memory.hpp>
 #include <lockstep/core/parameter_list.hpp>
+#include <lockstep/core/step_result.hpp>
+#include <lockstep/core/update.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace lockstep {
 
+/// What a device counts from step to step, in its own memory.
+struct step_counters {
+  std::uint64_t steps = 0;
+  std::uint64_t applied = 0;
+};
+
+/// What is enqueued for a step's totals: one call each, on one thread of the device.
+namespace totals_detail {
+
+/// Puts everything to its start, once.
+struct clear {
+  step_sums* sums;
+  step_counters* counters;
+  float* loss;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const {
+    *sums = {};
+    *counters = {};
+    *loss = 0;
+  }
+};
+
+/// A step begins: this rank's part of the sums. The loss cell is zero already.
+struct open {
+  step_sums* sums;
+  step_counters* counters;
+  double nominal;
+  double samples;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const {
+    *sums = {0, samples, 0, nominal, nominal * nominal, 1};
+    ++counters->steps;
+  }
+};
+
+/// A micro-batch has ended.
+struct take_loss {
+  step_sums* sums;
+  float* loss;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const {
+    sums->loss += static_cast<double>(*loss);
+    *loss = 0;
+  }
+};
+
+/// This rank votes to leave the step out: it has no samples and no loss.
+struct withdraw {
+  step_sums* sums;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const {
+    sums->loss = 0;
+    sums->weight = 0;
+    sums->votes = 1;
+  }
+};
+
+/// All is added up: leaves the outcome where the host reads it. `loss` is null, or is taken first.
+struct close {
+  step_sums* sums;
+  step_counters* counters;
+  float* loss;
+  step_outcome* outcomes;
+  std::uint64_t slots;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const {
+    if (loss != nullptr) {
+      take_loss{sums, loss}();
+    }
+    if (!sums->skipped()) {
+      ++counters->applied;
+    }
+    outcomes[counters->steps % slots] = {*sums, counters->steps, counters->applied};
+  }
+};
+
+}  // namespace totals_detail
+
 /// What a step adds up over all ranks beside gradients: the loss, the samples that counted, votes to skip, and, where the model
-/// reports them, in how many micro-batches each parameter was used. The loss is added up in device memory, the rest on the
-/// host.
+/// reports them, in how many micro-batches each parameter was used. All of it lies in device memory, and is worked out there.
 template <class Backend>
 class step_totals {
  public:
   using stream_ref = typename Backend::stream_ref;
 
+  /// Outcomes are kept for this many steps.
+  static constexpr std::uint64_t kept = 64;
+
   /// Requires: `parameters` outlives this object.
   step_totals(typename Backend::device& device, parameter_list const& parameters, bool reports_unused)
       : parameters_(&parameters),
-        totals_(first_use + (reports_unused ? parameters.distinct_count() : 0), 0.0),
-        on_device_(device.allocate(totals_.size() * sizeof(double), memory_use::other)),
-        loss_(device.allocate(sizeof(float), memory_use::other)),
+        uses_(reports_unused ? parameters.distinct_count() : 0, 0.0),
         unused_(reports_unused ? parameters.listings().size() : 0, 0),
-        used_(reports_unused ? parameters.distinct_count() : 0, 0) {}
-
-  void begin(stream_ref stream) {
-    std::fill(totals_.begin(), totals_.end(), 0.0);
-    std::fill(unused_.begin(), unused_.end(), std::uint8_t{0});
-    Backend::zero(stream, on_device_.data(), on_device_.bytes());
-    Backend::zero(stream, loss_.data(), loss_.bytes());
+        sums_(device.allocate(sizeof(step_sums) + uses_.size() * sizeof(double), memory_use::other)),
+        counters_(device.allocate(sizeof(step_counters), memory_use::other)),
+        loss_(device.allocate(sizeof(float), memory_use::other)),
+        outcomes_(device.allocate_pinned(kept * sizeof(step_outcome))) {
+    std::fill_n(outcomes_.template as<step_outcome>(), kept, step_outcome{});
+    Backend::invoke(device.stream(), totals_detail::clear{sums(), counters(), loss_cell()});
   }
 
-  /// Where the model adds its weighted loss.
-  [[nodiscard]] float* loss_cell() const noexcept { return static_cast<float*>(loss_.data()); }
+  /// `nominal` samples were announced for all ranks, `samples` of them for this one.
+  void open(stream_ref stream, double nominal, std::size_t samples) {
+    Backend::invoke(stream, totals_detail::open{sums(), counters(), nominal, static_cast<double>(samples)});
+    std::fill(uses_.begin(), uses_.end(), 0.0);
+    std::fill(unused_.begin(), unused_.end(), std::uint8_t{0});
+    pending_loss_ = false;
+  }
+
+  /// Where the model adds its weighted loss: zero when a micro-batch begins.
+  [[nodiscard]] float* loss_cell() const noexcept { return loss_.template as<float>(); }
 
   /// A listing takes no part in the micro-batch that runs. Returns the distinct parameter when none of its listings does.
   std::optional<std::size_t> mark_unused(std::size_t listing) {
@@ -58,68 +144,79 @@ class step_totals {
     return distinct[listing];
   }
 
-  /// The model has run.
-  void close_micro_batch(stream_ref stream) {
-    Backend::add_loss(stream, static_cast<double*>(on_device_.data()), loss_cell());
+  /// The model has run; its loss is taken by the next call of `take_loss` or `close`.
+  void close_micro_batch() {
+    pending_loss_ = true;
     for (std::size_t listing = 0; listing < unused_.size(); ++listing) {
       if (std::exchange(unused_[listing], std::uint8_t{0}) == 0) {
-        totals_[first_use + parameters_->distinct_of_listing()[listing]] += 1;
+        uses_[parameters_->distinct_of_listing()[listing]] += 1;
       }
     }
   }
 
-  /// This rank's part, for `reduce`: `nominal` samples were announced for all ranks, `samples` were trained here. A rank that
-  /// votes to skip has no samples and no loss.
-  void contribute(stream_ref stream, double nominal, std::size_t samples, bool skips) {
-    totals_[weight_sum] = skips ? 0 : static_cast<double>(samples);
-    totals_[skip_votes] = skips ? 1 : 0;
-    totals_[nominal_sum] = nominal;
-    totals_[nominal_squares] = nominal * nominal;
-    if (skips) {
-      Backend::zero(stream, on_device_.data(), sizeof(double));
+  /// Before another micro-batch, and before `reduce`. Behind `open`.
+  void take_loss(stream_ref stream) {
+    if (std::exchange(pending_loss_, false)) {
+      Backend::invoke(stream, totals_detail::take_loss{sums(), loss_cell()});
     }
-    Backend::copy(stream, static_cast<double*>(on_device_.data()) + weight_sum, &totals_[weight_sum],
-                  (totals_.size() - weight_sum) * sizeof(double));
   }
 
-  /// Adds up over the ranks. Synchronizes: the host waits for `stream`.
-  /// Throws usage_error, on every rank, when the ranks were told different numbers of samples.
+  /// This rank votes to leave the step out.
+  void withdraw(stream_ref stream) { Backend::invoke(stream, totals_detail::withdraw{sums()}); }
+
+  /// What this rank adds has been enqueued, but for the use counts, which the host knows.
+  void contribute(stream_ref stream) {
+    if (!uses_.empty()) {
+      Backend::copy(stream, sums() + 1, uses_.data(), uses_.size() * sizeof(double));
+    }
+  }
+
+  /// Adds up over the ranks.
   template <class Communicator>
   void reduce(Communicator& communicator, stream_ref stream) {
-    if (communicator.size() > 1) {
-      communicator.all_reduce(typed_span{on_device_.data(), totals_.size(), element_type::f64}, reduction::sum, stream);
-    }
-    double const nominal = totals_[nominal_sum];
-    Backend::copy(stream, totals_.data(), on_device_.data(), totals_.size() * sizeof(double));
-    stream.synchronize();
-    // n1 = n2 = ... just where N times the sum of squares is the square of the sum; whole numbers are exact here up to 2^26.
-    double const sum = totals_[nominal_sum];
-    if (nominal < 0x1p26 && communicator.size() * totals_[nominal_squares] != sum * sum) {
-      refuse(std::string("begin: the ranks disagree about total_samples; here it is ") +
-             std::to_string(static_cast<std::uint64_t>(nominal)) + ", and its mean over the ranks is " +
-             std::to_string(sum / communicator.size()));
-    }
-    for (std::size_t p = 0; p < used_.size(); ++p) {
-      used_[p] = totals_[first_use + p] != 0 ? 1 : 0;
-    }
+    communicator.all_reduce(typed_span{sums_.data(), sizeof(step_sums) / sizeof(double) + uses_.size(), element_type::f64},
+                            reduction::sum, stream);
   }
 
-  /// After `reduce`: over all ranks.
-  [[nodiscard]] double loss() const noexcept { return totals_[loss_sum]; }
-  [[nodiscard]] double weight() const noexcept { return totals_[weight_sum]; }
-  [[nodiscard]] bool skipped() const noexcept { return totals_[skip_votes] != 0 || weight() == 0; }
-  /// Whether each distinct parameter was used; empty where the model does not report that.
-  [[nodiscard]] std::span<std::uint8_t const> used() const noexcept { return used_; }
+  /// Leaves the outcome of the step where the host reads it.
+  void close(stream_ref stream) {
+    Backend::invoke(stream, totals_detail::close{sums(), counters(), std::exchange(pending_loss_, false) ? loss_cell() : nullptr,
+                                                 outcomes_.template as<step_outcome>(), kept});
+  }
+
+  /// The outcome of a step: done, and not `kept` or more steps back.
+  [[nodiscard]] step_outcome const& outcome(std::uint64_t step) const noexcept {
+    return outcomes_.template as<step_outcome>()[step % kept];
+  }
+
+  /// In device memory; sums over all ranks once they were reduced.
+  [[nodiscard]] step_sums* sums() const noexcept { return sums_.template as<step_sums>(); }
+  /// In device memory: in how many micro-batches each distinct parameter was used; null where the model does not report that.
+  [[nodiscard]] double const* uses() const noexcept {
+    return uses_.empty() ? nullptr : reinterpret_cast<double const*>(sums() + 1);
+  }
+  /// The same on the host, empty where they are not reported, once what was enqueued is done.
+  [[nodiscard]] std::vector<double> uses_on_host(stream_ref stream) const {
+    std::vector<double> counts(uses_.size());
+    Backend::copy(stream, counts.data(), uses(), counts.size() * sizeof(double));
+    return counts;
+  }
+  /// In device memory: how many updates were made before this step.
+  [[nodiscard]] std::uint64_t const* applied() const noexcept { return &counters()->applied; }
 
  private:
-  enum total : std::size_t { loss_sum, weight_sum, skip_votes, nominal_sum, nominal_squares, first_use };
+  static_assert(sizeof(step_sums) % sizeof(double) == 0);
+
+  [[nodiscard]] step_counters* counters() const noexcept { return counters_.template as<step_counters>(); }
 
   parameter_list const* parameters_;
-  std::vector<double> totals_;
-  typename Backend::buffer on_device_;
-  typename Backend::buffer loss_;
+  std::vector<double> uses_;          // by distinct parameter, on this rank
   std::vector<std::uint8_t> unused_;  // by listing, in the micro-batch that runs
-  std::vector<std::uint8_t> used_;    // by distinct parameter
+  bool pending_loss_ = false;         // the loss cell holds a micro-batch's
+  typename Backend::buffer sums_;     // step_sums, and the use counts behind it
+  typename Backend::buffer counters_;
+  typename Backend::buffer loss_;
+  typename Backend::pinned_buffer outcomes_;
 };
 
 }  // namespace lockstep

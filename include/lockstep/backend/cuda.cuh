@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 #include <cuda/stream_ref>
+#include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -49,10 +50,18 @@ struct cuda {
   class device_guard;
   struct give_back;
   using buffer = accounted_buffer<give_back>;
+  struct give_back_pinned;
+  /// Host memory that the GPUs read and write as it lies, and copy from without the host's help.
+  using pinned_buffer = accounted_buffer<give_back_pinned>;
   class stream;
   class stream_ref;
   class event;
+  class graph;
   class weight;
+  class profiler_range;
+
+  /// The host goes on while enqueued work runs.
+  static constexpr bool asynchronous = true;
 
   /// How many GPUs the CUDA runtime sees; 0 without a driver.
   [[nodiscard]] static int device_count() noexcept {
@@ -66,12 +75,17 @@ struct cuda {
   static void copy(stream_ref stream, void* to, void const* from, std::size_t bytes);
   /// Enqueues many copies within the memory of one device, in as few launches as their list allows.
   static void copy(stream_ref stream, std::span<transfer const> transfers);
-  /// Enqueues adding `*loss` to `*sum` and setting it to zero.
-  static void add_loss(stream_ref stream, double* sum, float* loss);
+  /// Enqueues one call, in one thread of the device, of a trivially copyable function object.
+  template <class F>
+  static void invoke(stream_ref stream, F const& f);
 };
 
 struct cuda::give_back {
   void operator()(void* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
+};
+
+struct cuda::give_back_pinned {
+  void operator()(void* memory) const noexcept { static_cast<void>(cudaFreeHost(memory)); }
 };
 
 struct cuda::options {
@@ -79,6 +93,8 @@ struct cuda::options {
   double timeout_seconds = 60;
   /// What to check beside, for debugging.
   lockstep::checking checking = lockstep::checking::none;
+  /// How many steps, of different batches, a trainer keeps as CUDA graphs; 0 captures none.
+  std::size_t graphs = 8;
 };
 
 /// A factor that kernels take by value. It becomes a float in device code only, because a loss scale lives there.
@@ -130,12 +146,18 @@ class cuda::stream_ref {
   void synchronize() const { lockstep::check(cudaStreamSynchronize(stream_)); }
   /// What is enqueued later runs after the work that `recorded` stands for now. The host goes on.
   void wait(event const& recorded) const;
-  /// Throws cuda_error when something failed; waits for nothing.
-  void check() const {
-    if (cudaError_t const state = cudaStreamQuery(stream_); state != cudaErrorNotReady) {
-      lockstep::check(state);
+  /// Whether all that was enqueued before is done. Throws cuda_error when something there failed.
+  [[nodiscard]] bool done() const {
+    cudaError_t const state = cudaStreamQuery(stream_);
+    if (state == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());  // no error
+      return false;
     }
+    lockstep::check(state);
+    return true;
   }
+  /// Throws cuda_error when something failed; waits for nothing.
+  void check() const { static_cast<void>(done()); }
 
   friend bool operator==(stream_ref, stream_ref) noexcept = default;
 
@@ -150,6 +172,12 @@ struct destroy_stream {
 };
 struct destroy_event {
   void operator()(cudaEvent_t event) const noexcept { static_cast<void>(cudaEventDestroy(event)); }
+};
+struct destroy_graph {
+  void operator()(cudaGraph_t graph) const noexcept { static_cast<void>(cudaGraphDestroy(graph)); }
+};
+struct destroy_executable {
+  void operator()(cudaGraphExec_t executable) const noexcept { static_cast<void>(cudaGraphExecDestroy(executable)); }
 };
 template <class Handle, class Destroy>
 using unique_handle = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
@@ -188,6 +216,19 @@ class cuda::event {
     }
     check(cudaEventRecord(event_.get(), stream.get()));
   }
+  /// Whether it is complete. Throws cuda_error when something before it failed.
+  [[nodiscard]] bool done() const {
+    if (event_ == nullptr) {
+      return true;
+    }
+    cudaError_t const state = cudaEventQuery(event_.get());
+    if (state == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());  // no error
+      return false;
+    }
+    check(state);
+    return true;
+  }
   /// Blocks the host until it completes.
   void synchronize() const {
     if (event_ != nullptr) {
@@ -206,6 +247,52 @@ inline void cuda::stream_ref::wait(event const& recorded) const {
     lockstep::check(cudaStreamWaitEvent(stream_, recorded.event_.get()));
   }
 }
+
+/// Work that was recorded once and runs as often as it is launched. Owns the recording, not the memory that it works on.
+class cuda::graph {
+ public:
+  /// Runs `work`, which enqueues on `stream` and on streams that follow it by events and join it again; nothing of that runs
+  /// now. The result is on the device, ready to launch. Throws what `work` throws, and cuda_error where it does what can't be
+  /// recorded.
+  template <class Work>
+  [[nodiscard]] static graph capture(stream_ref stream, Work&& work) {
+    check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t recorded = nullptr;
+    try {
+      work();
+    } catch (...) {
+      static_cast<void>(cudaStreamEndCapture(stream.get(), &recorded));
+      static_cast<void>(cudaGetLastError());
+      cuda_detail::unique_handle<cudaGraph_t, cuda_detail::destroy_graph> const dropped{recorded};
+      throw;
+    }
+    cudaError_t const ended = cudaStreamEndCapture(stream.get(), &recorded);
+    cuda_detail::unique_handle<cudaGraph_t, cuda_detail::destroy_graph> const owned{recorded};
+    check(ended);
+    cudaGraphExec_t executable = nullptr;
+    check(cudaGraphInstantiate(&executable, recorded, 0));
+    graph made;
+    made.executable_.reset(executable);
+    check(cudaGraphUpload(executable, stream.get()));
+    return made;
+  }
+
+  /// Enqueues the work. Requires: it was captured.
+  void launch(stream_ref stream) const { check(cudaGraphLaunch(executable_.get(), stream.get())); }
+  [[nodiscard]] explicit operator bool() const noexcept { return executable_ != nullptr; }
+
+ private:
+  cuda_detail::unique_handle<cudaGraphExec_t, cuda_detail::destroy_executable> executable_;
+};
+
+/// Names what the calling thread does, until the end of the scope, for NVIDIA's profilers (NVTX).
+class [[nodiscard]] cuda::profiler_range {
+ public:
+  explicit profiler_range(char const* name) noexcept { nvtxRangePushA(name); }
+  profiler_range(profiler_range const&) = delete;
+  profiler_range& operator=(profiler_range const&) = delete;
+  ~profiler_range() { nvtxRangePop(); }
+};
 
 /// One GPU: a stream to work on, memory, and its books. Thread safety: `allocate` and `memory` may run beside every other call.
 class cuda::device {
@@ -243,6 +330,19 @@ class cuda::device {
     }
     check(code);
     return {memory, account_, use, bytes};
+  }
+  /// `bytes` >= 0 bytes of host memory that this GPU reads and writes too; not in the books, which are the device's. Throws
+  /// out_of_memory.
+  [[nodiscard]] pinned_buffer allocate_pinned(std::size_t bytes) const {
+    device_guard const current{id_};
+    void* memory = nullptr;
+    cudaError_t const code = cudaHostAlloc(&memory, (std::max)(bytes, std::size_t{1}), cudaHostAllocPortable);
+    if (code == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      throw out_of_memory(id_, bytes, std::string("pinned host memory"));
+    }
+    check(code);
+    return {memory, nullptr, memory_use::other, bytes};
   }
   [[nodiscard]] memory_usage memory() const noexcept { return account_->usage(); }
   /// The books, for memory that a model allocates by itself.
@@ -293,10 +393,9 @@ __global__ void copy_many(copy_list const list) {
   }
 }
 
-template <class = void>
-__global__ void add_loss(double* sum, float* loss) {
-  *sum += static_cast<double>(*loss);
-  *loss = 0;
+template <class F>
+__global__ void invoke(F const f) {
+  f();
 }
 
 }  // namespace cuda_detail
@@ -333,8 +432,9 @@ inline void cuda::copy(stream_ref stream, std::span<transfer const> transfers) {
   }
 }
 
-inline void cuda::add_loss(stream_ref stream, double* sum, float* loss) {
-  cuda_detail::add_loss<><<<1, 1, 0, stream.get()>>>(sum, loss);
+template <class F>
+void cuda::invoke(stream_ref stream, F const& f) {
+  cuda_detail::invoke<<<1, 1, 0, stream.get()>>>(f);
   check(cudaGetLastError());
 }
 

@@ -31,10 +31,15 @@ struct host {
   struct give_back;
   /// 64-byte aligned.
   using buffer = accounted_buffer<give_back>;
+  using pinned_buffer = buffer;
   class stream;
   class stream_ref;
   class event;
   using weight = float;
+  struct profiler_range;
+
+  /// Work on the stream of a device has been done when the call that enqueues it returns.
+  static constexpr bool asynchronous = false;
 
   /// Any number of devices can be made; this many run at once: one a hardware thread.
   [[nodiscard]] static int device_count() noexcept { return hardware_threads(); }
@@ -45,8 +50,14 @@ struct host {
   static void copy(stream_ref stream, void* to, void const* from, std::size_t bytes);
   /// Enqueues many copies as one task. The list must live until they are done.
   static void copy(stream_ref stream, std::span<transfer const> transfers);
-  /// Enqueues adding `*loss` to `*sum` and setting it to zero.
-  static void add_loss(stream_ref stream, double* sum, float* loss);
+  /// Enqueues one call of a function object.
+  template <class F>
+  static void invoke(stream_ref stream, F const& f);
+};
+
+/// Names a stretch of work for a profiler; here there is none.
+struct host::profiler_range {
+  explicit profiler_range(char const*) noexcept {}
 };
 
 struct host::give_back {
@@ -186,6 +197,8 @@ class host::device {
     }
     return {memory, account_, use, bytes};
   }
+  /// A little memory that host and device both reach; here all memory is such.
+  [[nodiscard]] pinned_buffer allocate_pinned(std::size_t bytes) { return allocate(bytes, memory_use::other); }
   [[nodiscard]] memory_usage memory() const noexcept { return account_->usage(); }
   /// The books, for memory that a model allocates by itself.
   [[nodiscard]] memory_account& account() const noexcept { return *account_; }
@@ -229,8 +242,9 @@ inline void host::copy(stream_ref stream, std::span<transfer const> transfers) {
   });
 }
 
-inline void host::add_loss(stream_ref stream, double* sum, float* loss) {
-  stream.enqueue([sum, loss] { *sum += static_cast<double>(std::exchange(*loss, 0.0F)); });
+template <class F>
+void host::invoke(stream_ref stream, F const& f) {
+  stream.enqueue([f] { f(); });
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <lockstep/backend/host.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/update.hpp>
+#include <lockstep/plan/split.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -25,7 +26,9 @@ class elementwise_update<host, Optimizer> {
   using segment = update_segment<slots>;
 
   elementwise_update(host::device&, std::vector<segment> segments) : segments_(std::move(segments)) {
-    std::stable_sort(segments_.begin(), segments_.end(), [](segment const& a, segment const& b) { return a.group < b.group; });
+    for (segment const& s : segments_) {
+      groups_ = (std::max)(groups_, std::size_t{s.group});
+    }
   }
 
   /// Makes every f32 master equal to the 16-bit value it stands for.
@@ -41,19 +44,32 @@ class elementwise_update<host, Optimizer> {
     });
   }
 
-  /// Synchronizes: nothing; runs in the calling thread, behind what it did before.
-  void run(host::stream_ref stream, std::span<Optimizer const> optimizers, std::uint64_t step, float factor,
-           std::span<std::uint8_t const> used) const {
+  void set(host::stream_ref stream, std::span<Optimizer const> optimizers) {
+    stream.enqueue([this, optimizers] { optimizers_.assign(optimizers.begin(), optimizers.end()); });
+  }
+
+  void prepare(host::stream_ref stream, std::uint64_t const* applied) {
+    stream.enqueue([this, applied] {
+      prepared_.clear();
+      for (std::size_t group = 0; group < 256; ++group) {
+        Optimizer const& optimizer = optimizers_[optimizers_.size() == 1 ? 0 : group];
+        prepared_.push_back(elementwise::prepare(optimizer, info_for(optimizer, *applied + 1, static_cast<std::uint8_t>(group))));
+        if (group == groups_) {
+          break;
+        }
+      }
+    });
+  }
+
+  void run(host::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) const {
     stream.enqueue([=, this] {
-      for (std::size_t first = 0, last = 0; first < segments_.size(); first = last) {
-        std::uint8_t const group = segments_[first].group;
-        Optimizer const& optimizer = optimizers[optimizers.size() == 1 ? 0 : group];
-        prepared_type<Optimizer> const ready =
-            elementwise::prepare(optimizer, info_for(optimizer, step, group));  // once a group
-        for (; last < segments_.size() && segments_[last].group == group; ++last) {
-          if (used.empty() || used[segments_[last].parameter] != 0) {
-            update(segments_[last], optimizer, ready, factor);
-          }
+      if (sums != nullptr && sums->skipped()) {
+        return;
+      }
+      float const factor = sums != nullptr ? sums->factor() : 1.0F;
+      for (segment const& s : segments_) {
+        if (s.bucket >= buckets.first && s.bucket < buckets.end() && (uses == nullptr || uses[s.parameter] != 0)) {
+          update(s, optimizers_[optimizers_.size() == 1 ? 0 : s.group], prepared_[s.group], factor);
         }
       }
     });
@@ -89,6 +105,9 @@ class elementwise_update<host, Optimizer> {
   }
 
   std::vector<segment> segments_;
+  std::vector<Optimizer> optimizers_;
+  std::vector<prepared_type<Optimizer>> prepared_;
+  std::size_t groups_ = 0;
 };
 
 }  // namespace lockstep

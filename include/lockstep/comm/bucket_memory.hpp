@@ -64,10 +64,10 @@ class bucket_memory {
     }
   }
 
-  /// Calls `travel(span)` for each contiguous span of a bucket, and moves staged pieces in before and out after, all on
-  /// `stream`.
+  /// Calls `travel(span)` for each contiguous span of a bucket. Its staged pieces lie in the staging span from `stage` to
+  /// `unstage`.
   template <class Travel>
-  void each_span(std::size_t bucket, bucket_side side, stream_ref stream, Travel&& travel) {
+  void each_span(std::size_t bucket, bucket_side side, Travel&& travel) const {
     entry const& e = entries_[bucket];
     for (plan::stretch const& stretch : e.bucket.stretches) {
       if (stretch.staged_at == plan::none) {
@@ -75,10 +75,17 @@ class bucket_memory {
       }
     }
     if (e.bucket.staged_count != 0) {
-      copies const& staged = e.staged[static_cast<std::size_t>(side)];
-      Backend::copy(stream, std::span<transfer const>{staged.in});
       travel(typed_span{staging_.data(), e.bucket.staged_count, type_of(e.bucket, side)});
-      Backend::copy(stream, std::span<transfer const>{staged.out});
+    }
+  }
+  void stage(std::size_t bucket, bucket_side side, stream_ref stream) const {
+    if (entries_[bucket].bucket.staged_count != 0) {
+      Backend::copy(stream, std::span<transfer const>{entries_[bucket].staged[static_cast<std::size_t>(side)].in});
+    }
+  }
+  void unstage(std::size_t bucket, bucket_side side, stream_ref stream) const {
+    if (entries_[bucket].bucket.staged_count != 0) {
+      Backend::copy(stream, std::span<transfer const>{entries_[bucket].staged[static_cast<std::size_t>(side)].out});
     }
   }
 

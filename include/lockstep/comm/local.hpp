@@ -56,6 +56,11 @@ class local_communicator {
     run({.which = comm_detail::collective::reduce_scatter, .data = data, .how = how});
   }
   void all_gather(typed_span data, stream_ref) { run({.which = comm_detail::collective::all_gather, .data = data}); }
+  /// Blocks until a stream or event is done: there is no other rank to give up on.
+  template <class Point>
+  void wait(Point const& point) const {
+    point.synchronize();
+  }
 
   /// Every later collective throws aborted_error with the reason. The first reason stays.
   void abort(std::string reason) noexcept {

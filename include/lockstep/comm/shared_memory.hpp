@@ -85,6 +85,12 @@ class shared_memory_communicator {
     enqueue({.which = comm_detail::collective::all_gather, .data = data}, stream);
   }
 
+  /// Blocks until a stream or event is done. Collectives there end in time by themselves.
+  template <class Point>
+  void wait(Point const& point) const {
+    point.synchronize();
+  }
+
   /// Ends the group: ranks that wait in a collective, and all that call one later, get an aborted_error with the reason. A
   /// collective in which all ranks arrived already completes. The first reason stays. Does nothing on a
   /// communicator that was moved from.

@@ -23,6 +23,8 @@ struct gradient_listener {
   void (*ready_memory)(void* self, void const* first, std::size_t bytes) = nullptr;
   /// Parameter `index` takes no part in this micro-batch.
   void (*unused)(void* self, std::size_t index) = nullptr;
+  /// The model asked for the number of the step, so that each step may differ.
+  void (*step)(void* self) = nullptr;
 };
 
 /// Everything a train_context says. Filled by the library; or by hand, to call a model's `train` alone (in its own tests, say).
@@ -68,8 +70,13 @@ class train_context {
   [[nodiscard]] bool accumulate() const noexcept { return arguments_.accumulate; }
 
   [[nodiscard]] rank_id rank() const noexcept { return arguments_.rank; }
-  /// Counts steps from 1.
-  [[nodiscard]] std::uint64_t step() const noexcept { return arguments_.step; }
+  /// Counts steps from 1. A model that asks is not captured in a CUDA graph, which would give it the same answer each time.
+  [[nodiscard]] std::uint64_t step() const noexcept {
+    if (arguments_.listener.step != nullptr) {
+      arguments_.listener.step(arguments_.listener.self);
+    }
+    return arguments_.step;
+  }
   /// Differs for every call of one step, over all ranks. With step(), the key of a random stream (dropout).
   [[nodiscard]] std::size_t shard() const noexcept { return arguments_.shard; }
 

@@ -78,10 +78,12 @@ template <class Free>
 class accounted_buffer {
  public:
   accounted_buffer() noexcept = default;
-  /// Takes over `bytes` bytes from `memory`, and enters them.
+  /// Takes over `bytes` bytes from `memory`, and enters them where there is an account.
   accounted_buffer(void* memory, std::shared_ptr<memory_account> account, memory_use use, std::size_t bytes) noexcept
       : memory_(memory, release{std::move(account), use, bytes}) {
-    memory_.get_deleter().account->add(use, bytes);
+    if (auto const& books = memory_.get_deleter().account; books != nullptr) {
+      books->add(use, bytes);
+    }
   }
 
   [[nodiscard]] void* data() const noexcept { return memory_.get(); }

@@ -40,6 +40,16 @@ struct step_options {
   std::size_t micro_batches = 1;
 };
 
+/// When a step may update parameters.
+enum class updates : std::uint8_t {
+  /// Once all gradients, and the votes of all ranks, are known.
+  held,
+  /// Each bucket as soon as its gradients are reduced, while backward goes on. Only where `total_samples` is given, no rank calls
+  /// `skip`, and nothing is done between `reduce` and `update`. A whole optimizer, and a model that reports unused parameters,
+  /// hold the update all the same.
+  as_reduced,
+};
+
 /// What a rank knows of a step before it starts.
 struct step_info {
   /// Samples that this rank will train on, over all its micro-batches; 0 when it has none.
@@ -47,6 +57,8 @@ struct step_info {
   /// Samples of all ranks, the same on every rank; 0 when not known. Then sample weights are 1, gradients are sums over
   /// samples, and the update divides by the number that was counted. Give it where it is known, for 16-bit gradients above all.
   std::size_t total_samples = 0;
+  /// When buckets may be updated. The same on every rank.
+  lockstep::updates updates = lockstep::updates::held;
 };
 
 /// What an optimizer's `prepare` is told, once a step and group.
@@ -67,6 +79,10 @@ struct model_promises {
   bool honours_accumulate = false;
   /// `train` calls `ctx.unused(i)` for parameters that take no part. A parameter that no rank used stays untouched.
   bool reports_unused = false;
+  /// After its first call for a number of samples, `train` neither allocates nor frees device memory nor waits for the device,
+  /// and enqueues the same work each time: the step may be recorded in a CUDA graph and replayed. A model that can't promise
+  /// it says false; its gradients are then reduced after backward. Has no meaning on the host.
+  bool capturable = true;
 };
 
 }  // namespace lockstep

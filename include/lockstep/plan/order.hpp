@@ -21,6 +21,12 @@ struct mark {
   friend bool operator==(mark const&, mark const&) = default;
 };
 
+/// What a rank updates: stretches of distinct parameters, and the bucket that each travels in.
+struct owned_stretches {
+  std::vector<mark> stretches;
+  std::vector<std::size_t> buckets;
+};
+
 /// Cuts the parameters at every end of a mark, and puts the pieces into the order in which they became ready.
 ///
 /// `counts` has the elements of each distinct parameter, `marks` what was marked, in the order recorded. Every element is in

@@ -1,0 +1,287 @@
+// SPDX-FileCopyrightText: 2026 The lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <lockstep/bucket_layout.hpp>
+#include <lockstep/comm/bucket_memory.hpp>
+#include <lockstep/concepts.hpp>
+#include <lockstep/core/element_type.hpp>
+#include <lockstep/optimizer_state.hpp>
+#include <lockstep/plan/split.hpp>
+#include <lockstep/step_totals.hpp>
+
+#include <cstddef>
+#include <optional>
+
+namespace lockstep {
+
+/// The streams of a rank, and the way of the buckets over them: each is reduced as soon as its gradients are ready, updated and
+/// published once that may be. Buckets go strictly in plan order, and so do the collectives of every rank.
+///
+///   model        forward, backward                                | update (held)
+///   communication        reduce 0 | reduce 1 | publish 0 | ...    |
+///   aside        open, prepare    | update 0 | update 1  | ...    | close
+///
+/// Where work is not asynchronous, everything but communication beside backward runs in the calling thread, at once.
+template <class Policy, class Optimizer, class Backend>
+class bucket_pipeline {
+ public:
+  using communicator_type = typename communicator_for<typename Policy::transport, Backend>::type;
+  using stream_ref = typename Backend::stream_ref;
+  using event = typename Backend::event;
+
+  /// Requires: all of these outlive this object.
+  bucket_pipeline(typename Backend::device& device, communicator_type& communicator, bucket_layout<Backend>& layout,
+                  optimizer_state<Optimizer, Backend>& state, step_totals<Backend>& totals)
+      : communicator_(communicator), layout_(layout), state_(state), totals_(totals), model_(device.stream()) {
+    if (Backend::asynchronous) {
+      aside_.emplace(device);
+    }
+    if (!alone()) {
+      communication_.emplace(device);
+    }
+  }
+
+  /// A step begins: `nominal` samples were announced for all ranks, `samples` for this one.
+  void open(double nominal, std::size_t samples, updates when) {
+    reduced_ = 0;
+    when_ = when;
+    follow(aside(), model_, opened_);
+    totals_.open(aside(), nominal, samples);
+    if constexpr (elementwise_optimizer<Optimizer>) {
+      state_.prepare(aside(), totals_.applied());
+    }
+    opened_.record(aside());
+    behind_open_ = false;
+  }
+
+  /// A micro-batch has ended, and another one begins.
+  void take_loss() {
+    wait_for_open();
+    totals_.take_loss(model_);
+  }
+
+  /// Sends off the buckets before `until`, behind what the model has enqueued. The last bucket has nothing left to hide behind
+  /// and waits for `reduce_rest`.
+  void reduce_until(std::size_t until) {
+    std::size_t const last = layout_.gradients().size() - 1;
+    until = until < last ? until : last;
+    if (reduced_ >= until) {
+      return;
+    }
+    follow(communication(), model_, ready_);
+    for (; reduced_ < until; ++reduced_) {
+      reduce(reduced_, communication(), [] {});
+    }
+  }
+  /// Whether a bucket has been sent off in this step.
+  [[nodiscard]] bool started() const noexcept { return reduced_ != 0; }
+
+  /// Backward has ended: sends off the rest, and with it the totals. `votes_to_skip` withdraws this rank.
+  void reduce_rest(bool votes_to_skip) {
+    wait_for_open();
+    if (votes_to_skip) {
+      totals_.take_loss(model_);
+      totals_.withdraw(model_);
+    }
+    totals_.contribute(model_);
+    if (alone()) {
+      closing_ = model_;
+      return;
+    }
+    totals_.take_loss(model_);
+    stream_ref const tail = Backend::asynchronous ? communication() : model_;
+    if (Backend::asynchronous) {
+      follow(tail, model_, ready_);
+    } else if (started()) {
+      follow(model_, communication(), ready_);
+      communication().check();
+    }
+    std::size_t const buckets = layout_.gradients().size();
+    auto const totals = [&] { totals_.reduce(communicator_, tail); };
+    if (reduced_ == buckets) {
+      totals();
+    }
+    for (; reduced_ < buckets; ++reduced_) {
+      if (reduced_ + 1 < buckets) {
+        reduce(reduced_, tail, [] {});
+      } else {
+        reduce(reduced_, tail, totals);
+      }
+    }
+    publish_updated(tail);
+    follow(model_, tail, reduced_all_);
+    closing_ = tail;
+  }
+
+  /// Leaves the outcome of the step where the host reads it. Once, after reduce_rest.
+  void close() {
+    follow(aside(), closing_, closing_event_);
+    totals_.close(aside());
+    closed_.record(aside());
+  }
+  /// Complete once the outcome of the step can be read.
+  [[nodiscard]] event const& closed() const noexcept { return closed_; }
+
+  /// Updates what was held.
+  void update() {
+    if constexpr (elementwise_optimizer<Optimizer>) {
+      if (!early()) {
+        state_.update(model_, {0, layout_.gradients().size()}, totals_.sums(), totals_.uses());
+      }
+    }
+  }
+
+  /// Brings what was held, and rank 0's buffers, to all ranks.
+  void publish() {
+    bucket_memory<Backend> const* const buffers = layout_.buffers();
+    bool const values = publishes_values && !early();
+    if (alone() || (!values && buffers == nullptr)) {
+      return;
+    }
+    stream_ref const stream = Backend::asynchronous ? communication() : model_;
+    follow(stream, model_, ready_);
+    for (std::size_t b = 0; values && b < layout_.gradients().size(); ++b) {
+      publish(b, stream);
+    }
+    for (std::size_t b = 0; buffers != nullptr && b < buffers->size(); ++b) {
+      travel(*buffers, b, bucket_side::value, stream, [&](typed_span span) { communicator_.broadcast(span, rank_id{0}, stream); });
+    }
+    follow(model_, stream, ready_);
+  }
+
+  /// The model's stream is behind everything of this step.
+  void join() {
+    if (Backend::asynchronous) {
+      follow(model_, aside(), joined_);
+    }
+  }
+
+  /// At the meeting: rank 0's values and buffers become everyone's.
+  void start_from_root() {
+    auto const from_root = [&](typed_span span) { communicator_.broadcast(span, rank_id{0}, model_); };
+    for (std::size_t b = 0; b < layout_.gradients().size(); ++b) {
+      travel(layout_.gradients(), b, bucket_side::value, model_, from_root);
+    }
+    for (std::size_t b = 0; layout_.buffers() != nullptr && b < layout_.buffers()->size(); ++b) {
+      travel(*layout_.buffers(), b, bucket_side::value, model_, from_root);
+    }
+  }
+
+  /// Throws what went wrong in a communication stream that runs in a thread of its own, once all there has ended.
+  void rethrow_communication() {
+    if (!Backend::asynchronous && communication_) {
+      communication_->ref().synchronize();
+    }
+  }
+
+ private:
+  static constexpr bool publishes_values = publishes<Policy, communicator_type, stream_ref>;
+
+  [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
+  [[nodiscard]] bool early() const noexcept { return !alone() && when_ == updates::as_reduced; }
+  [[nodiscard]] stream_ref aside() const { return aside_ ? aside_->ref() : model_; }
+  [[nodiscard]] stream_ref communication() const { return communication_->ref(); }
+
+  /// What is enqueued on `later` from now on runs after what was enqueued on `earlier`.
+  static void follow(stream_ref later, stream_ref earlier, event& point) {
+    if (!(later == earlier)) {
+      point.record(earlier);
+      later.wait(point);
+    }
+  }
+
+  void wait_for_open() {
+    if (!behind_open_) {
+      if (aside_) {
+        model_.wait(opened_);
+      }
+      behind_open_ = true;
+    }
+  }
+
+  template <class Work>
+  void together(Work&& work) {
+    if constexpr (requires { communicator_.together(work); }) {
+      communicator_.together(work);
+    } else {
+      work();
+    }
+  }
+
+  /// Moves the spans of one bucket; what else `with` enqueues may travel in the same launch.
+  template <class Travel, class With>
+  void travel(bucket_memory<Backend> const& memory, std::size_t bucket, bucket_side side, stream_ref stream, Travel&& one,
+              With&& with) {
+    memory.stage(bucket, side, stream);
+    together([&] {
+      memory.each_span(bucket, side, one);
+      with();
+    });
+    memory.unstage(bucket, side, stream);
+  }
+  template <class Travel>
+  void travel(bucket_memory<Backend> const& memory, std::size_t bucket, bucket_side side, stream_ref stream, Travel&& one) {
+    travel(memory, bucket, side, stream, one, [] {});
+  }
+
+  template <class With>
+  void reduce(std::size_t bucket, stream_ref stream, With&& with) {
+    [[maybe_unused]] typename Backend::profiler_range const range{"lockstep bucket"};
+    travel(
+        layout_.gradients(), bucket, bucket_side::gradient, stream,
+        [&](typed_span gradients) { Policy::reduce(communicator_, gradients, stream); }, with);
+    if constexpr (elementwise_optimizer<Optimizer>) {
+      if (early()) {
+        publish_updated(stream);  // the bucket before this one: its update ran beside this reduction
+        stream_ref const beside = Backend::asynchronous ? aside() : stream;
+        follow(beside, stream, bucket_reduced_);
+        state_.update(beside, {bucket, bucket + 1}, nullptr, nullptr);
+        updated_.record(beside);
+        updated_bucket_ = bucket;
+      }
+    }
+  }
+
+  void publish(std::size_t bucket, stream_ref stream) {
+    if constexpr (publishes_values) {
+      travel(layout_.gradients(), bucket, bucket_side::value, stream,
+             [&](typed_span values) { Policy::publish(communicator_, values, stream); });
+    }
+  }
+
+  void publish_updated(stream_ref stream) {
+    if (updated_bucket_) {
+      if constexpr (publishes_values) {
+        stream.wait(updated_);
+        publish(*updated_bucket_, stream);
+      }
+      updated_bucket_.reset();
+    }
+  }
+
+  communicator_type& communicator_;
+  bucket_layout<Backend>& layout_;
+  optimizer_state<Optimizer, Backend>& state_;
+  step_totals<Backend>& totals_;
+  stream_ref model_;
+  stream_ref closing_{};  // where the totals of this step become complete
+  updates when_ = updates::held;
+  std::size_t reduced_ = 0;                    // buckets sent in this step
+  std::optional<std::size_t> updated_bucket_;  // updated, not published
+  bool behind_open_ = false;                   // the model's stream waits for `open` already
+
+  event opened_;
+  event ready_;
+  event bucket_reduced_;
+  event updated_;
+  event reduced_all_;
+  event closing_event_;
+  event closed_;
+  event joined_;
+  // Last, so that they end first: what runs there uses the rest.
+  std::optional<typename Backend::stream> aside_;
+  std::optional<typename Backend::stream> communication_;
+};
+
+}  // namespace lockstep
