@@ -179,7 +179,10 @@ class bucket_pipeline {
   static constexpr bool publishes_values = publishes<Policy, communicator_type, stream_ref>;
 
   [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
-  [[nodiscard]] bool early() const noexcept { return !alone() && when_ == updates::as_reduced; }
+  /// Alone, nothing is hidden by many small updates.
+  [[nodiscard]] bool early() const noexcept {
+    return elementwise_optimizer<Optimizer> && !alone() && when_ == updates::as_reduced;
+  }
   [[nodiscard]] stream_ref aside() const { return aside_ ? aside_->ref() : model_; }
   [[nodiscard]] stream_ref communication() const { return communication_->ref(); }
 

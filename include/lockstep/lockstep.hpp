@@ -9,6 +9,7 @@
 #include <lockstep/backend/host_update.hpp>
 #include <lockstep/bucket_layout.hpp>
 #include <lockstep/bucket_pipeline.hpp>
+#include <lockstep/captured_steps.hpp>
 #include <lockstep/comm/agreement.hpp>
 #include <lockstep/comm/bucket_memory.hpp>
 #include <lockstep/comm/local.hpp>
@@ -38,6 +39,7 @@
 #include <lockstep/data/sampler.hpp>
 #include <lockstep/data/table.hpp>
 #include <lockstep/gradient_check.hpp>
+#include <lockstep/input_slots.hpp>
 #include <lockstep/mark_check.hpp>
 #include <lockstep/observe/progress.hpp>
 #include <lockstep/optim/adam.hpp>

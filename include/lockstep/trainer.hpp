@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <lockstep/captured_steps.hpp>
 #include <lockstep/composes.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/batch.hpp>
@@ -9,6 +10,7 @@
 #include <lockstep/core/deadline.hpp>
 #include <lockstep/core/devices.hpp>
 #include <lockstep/core/work_queue.hpp>
+#include <lockstep/input_slots.hpp>
 #include <lockstep/plan/split.hpp>
 #include <lockstep/replica.hpp>
 
@@ -43,7 +45,7 @@ class trainer_body {
   /// throws; no thread is left.
   template <class Factory>
   trainer_body(devices const& chosen, Factory&& factory, std::vector<Optimizer> optimizers, options_type const& options = {})
-      : options_(options), optimizers_(std::move(optimizers)) {
+      : options_(options), optimizers_(std::move(optimizers)), captured_(graphs_of(options)) {
     std::vector<device_id> const ids = chosen.resolve(backend_type::device_count());
     auto communicators = communicator_for<typename Policy::transport, backend_type>::create(ids, options);
     for (std::size_t r = 0; r < ids.size(); ++r) {
@@ -81,8 +83,11 @@ class trainer_body {
   ~trainer_body() { tear_down(); }
 
   /// One training step on `batch`, cut evenly over the devices (sizes differ by at most one; with fewer samples than devices
-  /// some idle, and still take part). Synchronizes: on the host, returns when every rank is done; on a GPU the update may still
-  /// run then, see `synchronize`.
+  /// some idle, and still take part). A shard that does not lie on its device is copied there; its memory may change when the
+  /// call returns, that of a shard which lies there once the step is done. Synchronizes: on the host, returns when every rank is
+  /// done; on a GPU the step is enqueued, and the host waits for the step before the last one only, see `synchronize`. There,
+  /// a step whose shards lie in the same memory as those of an earlier one is captured in a CUDA graph and replayed, unless the
+  /// model promises that it can't be.
   /// Throws usage_error, with nothing changed, for an empty batch or no micro-batches. When a rank fails, the step ends on all
   /// of them, the first failure comes out here, and the parameters are invalid. Where it is that a model did not come back in
   /// time (timeout_error), its thread may still read the batch: keep its memory. Complexity: see the policy for bytes over the
@@ -127,15 +132,18 @@ class trainer_body {
     }
   }
 
-  /// Waits until every device has done what was enqueued: before parameters are read by anything but the next step.
+  /// Waits until every device has done what was enqueued: before parameters are read by anything but the next step. Throws what
+  /// went wrong there.
   void synchronize() {
-    for (auto const& rank : ranks_) {
-      rank->device.stream().synchronize();
-    }
+    expects_healthy();
+    keep_failure([this] { on_all_ranks(waiting::one_timeout, [](rank_state& self) { self.replica->synchronize(); }); });
   }
 
   /// Whether a step failed: then the parameters are invalid, and what uses them is refused.
-  [[nodiscard]] bool failed() const noexcept { return failure_.has_value(); }
+  [[nodiscard]] bool failed() const noexcept {
+    return failure_.has_value() ||
+           std::any_of(ranks_.begin(), ranks_.end(), [](auto const& rank) { return rank->replica && rank->replica->failed(); });
+  }
 
   /// How many devices train together.
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
@@ -194,8 +202,31 @@ class trainer_body {
     Model value;
   };
 
+  template <class Backend>
+  struct graph_of {
+    struct type {};
+  };
+  template <class Backend>
+  requires requires {
+    typename Backend::graph;
+  }
+  struct graph_of<Backend> {
+    using type = typename Backend::graph;
+  };
+  /// Whether steps can be recorded, as far as types tell.
+  static constexpr bool records = requires { typename backend_type::graph; }
+  &&elementwise_optimizer<Optimizer> && promises_of<Model>().capturable && !promises_of<Model>().reports_unused;
+
+  [[nodiscard]] static std::size_t graphs_of([[maybe_unused]] options_type const& options) {
+    if constexpr (records) {
+      return options.graphs;
+    } else {
+      return 0;
+    }
+  }
+
   struct rank_state {
-    rank_state(device_id id, options_type const& options, int r) : device(id, options), rank(rank_id{r}) {}
+    rank_state(device_id id, options_type const& options, int r) : device(id, options), rank(rank_id{r}), inputs(device) {}
 
     [[nodiscard]] std::string place(char const* doing) const {
       return std::string("rank ") + std::to_string(number(rank)) + " (device " + std::to_string(number(device.id())) + "), " +
@@ -205,8 +236,10 @@ class trainer_body {
     typename backend_type::device device;
     rank_id rank;
     std::optional<model_holder> model;
+    input_slots<backend_type, batch_type> inputs;
     std::optional<replica_type> replica;
-    std::optional<batch_type> shard;  // of the step that runs
+    std::vector<typename graph_of<backend_type>::type> graphs;  // by place in captured_; they end before the communicator
+    std::optional<batch_type> shard;                            // of the step that runs
     step_result result;
     std::uint64_t steps = 0;
     bool stuck = false;  // its thread never came back
@@ -241,7 +274,10 @@ class trainer_body {
     try {
       bool const all = std::none_of(ranks_.begin(), ranks_.end(), [](auto const& rank) { return rank->stuck; });
       if (all) {
-        on_all_ranks(waiting::as_long_as_it_takes, [](rank_state& self) { self.replica.reset(); });
+        on_all_ranks(waiting::as_long_as_it_takes, [](rank_state& self) {
+          self.graphs.clear();
+          self.replica.reset();
+        });
       }
     } catch (...) {  // what a destructor throws has nowhere to go
     }
@@ -249,6 +285,7 @@ class trainer_body {
       try {
         if (!ranks_[r]->stuck) {
           on_rank(r, [](rank_state& self) {
+            self.graphs.clear();
             self.replica.reset();
             self.model.reset();
           });
@@ -341,36 +378,102 @@ class trainer_body {
     }
   }
 
-  /// Every rank's shard is in its place.
-  step_result take_step(std::size_t total, step_options options) {
+  /// Runs `work`; a failure is the trainer's from then on.
+  template <class Work>
+  void keep_failure(Work&& work) {
     try {
-      on_all_ranks(waiting::one_timeout, [total, options](rank_state& self) {
-        std::size_t const samples = lockstep::sample_count(*self.shard);
-        auto step = self.replica->begin({.samples = samples, .total_samples = total});
-        step.attempt("training", [&] {
-          if constexpr (requires { self.device.begin_step(std::uint64_t{}, [] { return false; }); }) {
-            self.device.begin_step(++self.steps, [&self] { return self.replica->communicator().aborted(); });
-          }
-          step.expect_going_on();
-          if (samples != 0) {
-            train(self.model->value, *self.shard, samples, options.micro_batches, step);
-          }
-        });
-        self.result = step.finish();
-      });
+      work();
     } catch (std::exception const& e) {
       failure_ = e.what();
       throw;
     }
+  }
+
+  /// Every rank knows its shard, wherever that lies.
+  step_result take_step(std::size_t total, step_options options) {
+    if constexpr (backend_type::asynchronous) {
+      for (auto const& rank : ranks_) {
+        [[maybe_unused]] auto const current = activate(rank->device);
+        rank->shard.emplace(rank->inputs.place(*rank->shard, rank->device.stream()));
+      }
+    }
+    keep_failure([&] {
+      std::size_t const graph = graph_for(total, options);
+      on_all_ranks(waiting::one_timeout, [total, options, graph](rank_state& self) {
+        [[maybe_unused]] typename backend_type::profiler_range const range{"lockstep step"};
+        self.result = graph < self.graphs.size() ? replay(self, total, graph) : run(self, total, options);
+        self.inputs.used(self.device.stream());
+      });
+    });
     for (auto const& rank : ranks_) {
+      rank->inputs.wait_until_read();
       rank->shard.reset();
     }
     return ranks_[0]->result;
   }
 
+  [[nodiscard]] static step_info info_of(rank_state& self, std::size_t total) {
+    return {.samples = lockstep::sample_count(*self.shard), .total_samples = total, .updates = updates::as_reduced};
+  }
+
+  static step_result run(rank_state& self, std::size_t total, step_options options) {
+    auto step = self.replica->begin(info_of(self, total));
+    step.attempt("training", [&] {
+      if constexpr (requires { self.device.begin_step(std::uint64_t{}, [] { return false; }); }) {
+        self.device.begin_step(++self.steps, [&self] { return self.replica->communicator().aborted(); });
+      }
+      step.expect_going_on();
+      train(self.model->value, *self.shard, options.micro_batches, step);
+    });
+    return step.finish();
+  }
+
+  static step_result replay(rank_state& self, std::size_t total, std::size_t graph) {
+    if constexpr (records) {
+      return self.replica->replay(self.graphs[graph], info_of(self, total));
+    } else {
+      return {};
+    }
+  }
+
+  /// The graph that every rank has of this step, recorded now where that pays; else a number too large.
+  std::size_t graph_for([[maybe_unused]] std::size_t total, [[maybe_unused]] step_options options) {
+    if constexpr (records) {
+      std::vector<batch_type> shards;
+      for (auto const& rank : ranks_) {
+        shards.push_back(*rank->shard);
+      }
+      std::size_t const at = captured_.find_or_add(shards, options.micro_batches);
+      if (at != captured_.capacity() && !captured_.recorded(at) &&
+          std::all_of(ranks_.begin(), ranks_.end(), [](auto const& rank) { return rank->replica->capturable(); })) {
+        record(at, total, options);
+      }
+      return at != captured_.capacity() && captured_.recorded(at) ? at : captured_.capacity();
+    } else {
+      return 1;
+    }
+  }
+
+  /// All ranks record the step, with nothing running, before any of them launches it.
+  void record(std::size_t at, std::size_t total, step_options options) {
+    std::size_t const drop = captured_.set_recorded(at);
+    on_all_ranks(waiting::one_timeout, [at, drop, total, options, capacity = captured_.capacity()](rank_state& self) {
+      self.replica->synchronize();
+      self.graphs.resize(capacity);
+      if (drop != capacity) {
+        self.graphs[drop] = {};
+      }
+      self.graphs[at] = self.replica->record(info_of(self, total), [&](typename replica_type::step& step) {
+        step.attempt("training", [&] { train(self.model->value, *self.shard, options.micro_batches, step); });
+        static_cast<void>(step.finish());
+      });
+    });
+  }
+
   /// Micro-batches differ by at most one sample; those that would be empty are left out.
-  static void train(Model& model, batch_type const& shard, std::size_t samples, std::size_t micro_batches,
-                    typename replica_type::step& step) {
+  static void train(Model& model, batch_type const& shard, std::size_t micro_batches, typename replica_type::step& step) {
+    [[maybe_unused]] typename backend_type::profiler_range const range{"lockstep forward and backward"};
+    std::size_t const samples = lockstep::sample_count(shard);
     std::size_t const pieces = (std::min)(micro_batches, samples);
     for (std::size_t i = 0; i < pieces; ++i) {
       plan::range const piece = plan::split(samples, pieces, i);
@@ -411,6 +514,7 @@ class trainer_body {
   std::vector<std::shared_ptr<rank_state>> ranks_;
   options_type options_;
   std::vector<Optimizer> optimizers_;
+  captured_steps<batch_type> captured_;
   std::optional<std::string> failure_;
 };
 

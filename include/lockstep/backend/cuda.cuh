@@ -344,6 +344,12 @@ class cuda::device {
     check(code);
     return {memory, nullptr, memory_use::other, bytes};
   }
+  /// Whether `memory` lies on this GPU, or moves there by itself (managed memory).
+  [[nodiscard]] bool holds(void const* memory) const {
+    cudaPointerAttributes known{};
+    check(cudaPointerGetAttributes(&known, memory));
+    return known.type == cudaMemoryTypeManaged || (known.type == cudaMemoryTypeDevice && known.device == number(id_));
+  }
   [[nodiscard]] memory_usage memory() const noexcept { return account_->usage(); }
   /// The books, for memory that a model allocates by itself.
   [[nodiscard]] memory_account& account() const noexcept { return *account_; }

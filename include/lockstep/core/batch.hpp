@@ -147,6 +147,33 @@ template <class... Views>
 inline constexpr bool elements_are_views<std::tuple<Views...>> = ((is_replicated<Views>::value ||
                                                                    std::invocable<sample_count_fn const&, Views const&>)&&...);
 
+// Whether two batches are views of the same memory. One that can't be compared is the same as none.
+template <class T>
+constexpr bool same(T const& a, T const& b) {
+  if constexpr (requires { { a == b } -> std::convertible_to<bool>; }) {
+    return a == b;
+  } else {
+    return false;
+  }
+}
+template <class T, std::size_t Extent>
+constexpr bool same(std::span<T, Extent> a, std::span<T, Extent> b) {
+  return a.data() == b.data() && a.size() == b.size();
+}
+template <class T>
+constexpr bool same(sample_view<T> a, sample_view<T> b) {
+  return a.data() == b.data() && a.count() == b.count() && a.width() == b.width();
+}
+template <class T>
+constexpr bool same(replicated<T> const& a, replicated<T> const& b) {
+  return same(a.value, b.value);
+}
+template <class... Views>
+constexpr bool same(std::tuple<Views...> const& a, std::tuple<Views...> const& b) {
+  return [&]<std::size_t... At>(std::index_sequence<At...>) { return (same(std::get<At>(a), std::get<At>(b)) && ...); }
+  (std::index_sequence_for<Views...>{});
+}
+
 }  // namespace batch_detail
 
 inline namespace customization {
