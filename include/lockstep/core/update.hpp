@@ -3,12 +3,42 @@
 #pragma once
 
 #include <lockstep/core/element_type.hpp>
+#include <lockstep/core/host_device.hpp>
 #include <lockstep/core/options.hpp>
 
 #include <cstddef>
 #include <cstdint>
 
 namespace lockstep {
+
+/// What a step adds up over all ranks beside gradients. Lies in device memory, so that an update needs no host to wait for it.
+struct step_sums {
+  /// The weighted losses of all samples.
+  double loss = 0;
+  /// The samples that counted.
+  double weight = 0;
+  /// How many ranks voted to leave the step out.
+  double votes = 0;
+  /// The samples that were announced, once a rank; and their squares, which tell whether all ranks announced the same.
+  double nominal = 0;
+  double nominal_squares = 0;
+  /// One a rank.
+  double ranks = 0;
+
+  /// No update is made: a rank voted so, no sample counted, or the ranks announced different numbers.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE bool skipped() const { return votes != 0 || weight == 0 || differ(); }
+  /// What gradients are multiplied by: announced over counted samples.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE float factor() const { return static_cast<float>(nominal / (ranks * weight)); }
+  /// Whether the ranks announced different numbers: n1 = n2 = ... just where N times the sum of squares is the square of the
+  /// sum. Whole numbers are exact here up to 2^26; above, nothing is said.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE bool differ() const {
+    return nominal < 67108864.0 * ranks && ranks * nominal_squares != nominal * nominal;
+  }
+  /// The mean loss over the samples that counted; 0 when none did.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE double mean_loss() const {
+    return weight == 0 ? 0 : loss * (nominal / (ranks * weight));
+  }
+};
 
 /// A stretch of one parameter that this rank updates: `count` elements from each address.
 template <std::size_t Slots>
@@ -25,11 +55,13 @@ struct update_segment {
   std::uint8_t group = 0;
   /// The distinct parameter that the stretch belongs to.
   std::size_t parameter = 0;
+  /// The bucket that its gradients travel in.
+  std::size_t bucket = 0;
 };
 
 /// What `prepare` is told: the rate is the optimizer's own member where it has one.
 template <class Optimizer>
-[[nodiscard]] update_info info_for(Optimizer const& optimizer, std::uint64_t step, std::uint8_t group) {
+[[nodiscard]] LOCKSTEP_HOST_DEVICE update_info info_for(Optimizer const& optimizer, std::uint64_t step, std::uint8_t group) {
   update_info info{.step = step, .learning_rate = 1, .group = group};
   if constexpr (requires { info.learning_rate = optimizer.learning_rate; }) {
     info.learning_rate = optimizer.learning_rate;
@@ -39,9 +71,13 @@ template <class Optimizer>
 
 /// Runs an elementwise optimizer over segments. Specialised by each backend, with
 /// - `elementwise_update(typename Backend::device&, std::vector<segment>)`,
-/// - `load_masters(stream)`, which makes the f32 masters equal to the 16-bit values, and
-/// - `run(stream, std::span<Optimizer const> one or one a group, applied step, gradient factor, used)`, where `used` is empty
-///   or says for each distinct parameter whether it takes part.
+/// - `load_masters(stream)`, which makes the f32 masters equal to the 16-bit values,
+/// - `set(stream, std::span<Optimizer const> one or one a group)`: the hyperparameters of the updates that follow,
+/// - `prepare(stream, std::uint64_t const* applied)`: what all elements share, for the update after `*applied` others, and
+/// - `run(stream, plan::range buckets, step_sums const* sums, double const* uses)`, which updates the segments of these
+///   buckets. Where `sums` is null, the gradient factor is 1 and nothing is left out; where `uses` is null every parameter takes
+///   part, else those with a use count other than 0.
+/// All pointers are to device memory; all of it may be recorded in a graph, but for `set`, which comes before the graph runs.
 template <class Backend, class Optimizer>
 class elementwise_update;
 
