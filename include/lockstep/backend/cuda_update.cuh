@@ -5,13 +5,17 @@
 #include <lockstep/backend/cuda.cuh>
 #include <lockstep/backend/elementwise.hpp>
 #include <lockstep/concepts.hpp>
+#include <lockstep/core/element_type.hpp>
+#include <lockstep/core/float16.hpp>
+#include <lockstep/core/memory.hpp>
 #include <lockstep/core/update.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <new>
 #include <span>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -20,140 +24,400 @@ namespace lockstep {
 
 namespace cuda_detail {
 
-/// A few thousand elements of one segment: what one block updates.
+inline constexpr unsigned update_threads = 256;
+inline constexpr unsigned update_elements = 4 * update_threads;  // by one block at a time
+inline constexpr unsigned update_rounds = 2;                     // of a block, at most
+
+/// What one block updates: a stretch of one segment.
 template <std::size_t Slots>
-struct update_chunk {
-  update_segment<Slots> segment;  // cut to the chunk
+struct alignas(16) update_chunk {
+  float* weights;  // f32 values, or the masters of 16-bit ones
+  void const* gradient;
+  void* values;  // of 16 bits; null for f32
+  float* slots[Slots == 0 ? 1 : Slots];
+  int count;  // at most update_rounds * update_elements, less `lead`
+  std::uint32_t parameter;
+  element_type value_type;
+  element_type gradient_type;
+  std::uint8_t group;
+  std::uint8_t lead;  // the chunk begins that many elements behind an aligned four, alike in all arrays; 4 where not alike
 };
 
-inline constexpr int update_threads = 256;
-inline constexpr std::size_t update_elements = 2048;  // a chunk, at most
+/// Four elements of a chunk in a thread's registers: neighbours, or a warp's width apart.
+template <std::size_t Slots>
+struct update_four {
+  int first;   // index of the first; may be below 0 or beyond the chunk
+  int stride;  // from one to the next
+  bool whole;  // neighbours, aligned, and all within the chunk
+  float weights[4];
+  std::uint32_t gradient[4];  // as stored: four f32, or two pairs of 16 bits
+  float slots[Slots == 0 ? 1 : Slots][4];
 
-/// Element i of a segment. V and G are the types of value and gradient.
-template <class V, class G, class Optimizer, std::size_t... S>
-__device__ void update_element(update_segment<sizeof...(S)> const& s, std::size_t i, float factor, Optimizer const& optimizer,
-                               prepared_type<Optimizer> const& prepared, std::index_sequence<S...>) {
-  auto* const value = static_cast<V*>(s.value);
-  float const gradient = static_cast<float>(static_cast<G const*>(s.gradient)[i]) * factor;
-  if constexpr (std::is_same_v<V, float>) {
-    value[i] = elementwise::call(optimizer, prepared, value[i], gradient, s.slots[S][i]...);
-  } else {
-    s.master[i] = elementwise::call(optimizer, prepared, s.master[i], gradient, s.slots[S][i]...);
-    value[i] = V(s.master[i]);
+  /// Those that this thread updates in a round. Elements of unlike alignment are accessed one by one; then the neighbours of a
+  /// thread's elements are those of its neighbours.
+  __device__ update_four(update_chunk<Slots> const& chunk, unsigned round) {
+    bool const alike = chunk.lead < 4;
+    unsigned const lane = threadIdx.x % 32;
+    unsigned const thread = update_threads * round + threadIdx.x;
+    first = static_cast<int>(alike ? 4 * thread - chunk.lead : 4 * (thread - lane) + lane);
+    stride = alike ? 1 : 32;
+    whole = alike && first >= 0 && first + 4 <= chunk.count;
   }
+
+  [[nodiscard]] __device__ bool beyond(update_chunk<Slots> const& chunk) const { return first >= chunk.count; }
+
+  /// Calls f(j, index in the chunk) for each element that lies within it.
+  template <class F>
+  __device__ void for_each(update_chunk<Slots> const& chunk, F f) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      int const i = first + j * stride;
+      if (i >= 0 && i < chunk.count) {
+        f(j, i);
+      }
+    }
+  }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      weights[j] = 0;
+      gradient[j] = 0;
+#pragma unroll
+      for (std::size_t s = 0; s != Slots; ++s) {
+        slots[s][j] = 0;
+      }
+    }
+  }
+  static __device__ void assign(float (&to)[4], float4 const& from) {
+    to[0] = from.x;
+    to[1] = from.y;
+    to[2] = from.z;
+    to[3] = from.w;
+  }
+
+  /// Reads the four; 0 stands for those that lie beyond the chunk.
+  __device__ void load(update_chunk<Slots> const& chunk) {
+    if (whole) {
+      assign(weights, __ldcg(reinterpret_cast<float4 const*>(chunk.weights + first)));
+#pragma unroll
+      for (std::size_t s = 0; s != Slots; ++s) {
+        assign(slots[s], __ldcs(reinterpret_cast<float4 const*>(chunk.slots[s] + first)));
+      }
+      if (chunk.gradient_type == element_type::f32) {
+        uint4 const read = __ldcs(reinterpret_cast<uint4 const*>(static_cast<float const*>(chunk.gradient) + first));
+        gradient[0] = read.x;
+        gradient[1] = read.y;
+        gradient[2] = read.z;
+        gradient[3] = read.w;
+      } else {
+        uint2 const read = __ldcs(reinterpret_cast<uint2 const*>(static_cast<std::uint16_t const*>(chunk.gradient) + first));
+        gradient[0] = read.x;
+        gradient[1] = read.y;
+      }
+      return;
+    }
+    if (beyond(chunk)) {
+      return;
+    }
+    clear();
+    for_each(chunk, [&](int j, int i) {
+      weights[j] = __ldcg(chunk.weights + i);
+#pragma unroll
+      for (std::size_t s = 0; s != Slots; ++s) {
+        slots[s][j] = __ldcs(chunk.slots[s] + i);
+      }
+    });
+    if (chunk.gradient_type == element_type::f32) {
+      for_each(chunk, [&](int j, int i) { gradient[j] = __ldcs(static_cast<std::uint32_t const*>(chunk.gradient) + i); });
+    } else {
+      for_each(chunk, [&](int j, int i) {
+        std::uint32_t const half = __ldcs(static_cast<std::uint16_t const*>(chunk.gradient) + i);
+        gradient[j / 2] |= half << (16 * (j % 2));
+      });
+    }
+  }
+
+  /// The gradients as f32. T is what they are stored as.
+  template <class T>
+  __device__ void widen(float (&to)[4]) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (std::is_same_v<T, float>) {
+        to[j] = __uint_as_float(gradient[j]);
+      } else {
+        T narrow;
+        narrow.bits = static_cast<std::uint16_t>(gradient[j / 2] >> (16 * (j % 2)));
+        to[j] = narrow;
+      }
+    }
+  }
+
+  /// One call of the optimizer for each. Each gradient is rounded behind its factor, so that all uses of it see one number.
+  template <class Optimizer, std::size_t... S>
+  __device__ void advance(element_type gradient_type, float factor, Optimizer const& optimizer,
+                          prepared_type<Optimizer> const& prepared, std::index_sequence<S...>) {
+    float gradients[4];
+    switch (gradient_type) {
+      case element_type::f16: widen<float16>(gradients); break;
+      case element_type::bf16: widen<bfloat16>(gradients); break;
+      default: widen<float>(gradients);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float const g = __fmul_rn(gradients[j], factor);
+      if constexpr (prepares<Optimizer>) {
+        weights[j] = optimizer(weights[j], g, slots[S][j]..., prepared);
+      } else {
+        weights[j] = optimizer(weights[j], g, slots[S][j]...);
+      }
+    }
+  }
+
+  /// The weight of element j, rounded to 16 bits.
+  [[nodiscard]] __device__ std::uint16_t narrowed(int j, element_type type) const {
+    return type == element_type::bf16 ? bfloat16(weights[j]).bits : float16(weights[j]).bits;
+  }
+
+  /// Writes those that lie within the chunk.
+  __device__ void store(update_chunk<Slots> const& chunk) const {
+    if (whole) {
+      __stcg(reinterpret_cast<float4*>(chunk.weights + first), float4{weights[0], weights[1], weights[2], weights[3]});
+#pragma unroll
+      for (std::size_t s = 0; s != Slots; ++s) {
+        __stcs(reinterpret_cast<float4*>(chunk.slots[s] + first), float4{slots[s][0], slots[s][1], slots[s][2], slots[s][3]});
+      }
+      if (chunk.values != nullptr) {
+        __stcg(reinterpret_cast<ushort4*>(static_cast<std::uint16_t*>(chunk.values) + first),
+               ushort4{narrowed(0, chunk.value_type), narrowed(1, chunk.value_type), narrowed(2, chunk.value_type),
+                       narrowed(3, chunk.value_type)});
+      }
+      return;
+    }
+    for_each(chunk, [&](int j, int i) {
+      __stcg(chunk.weights + i, weights[j]);
+#pragma unroll
+      for (std::size_t s = 0; s != Slots; ++s) {
+        __stcs(chunk.slots[s] + i, slots[s][j]);
+      }
+      if (chunk.values != nullptr) {
+        __stcg(static_cast<std::uint16_t*>(chunk.values) + i, narrowed(j, chunk.value_type));
+      }
+    });
+  }
+};
+
+/// `*from`, read at once: the compiler would wait for what is needed first before it reads the rest.
+template <std::size_t Slots>
+__device__ update_chunk<Slots> read(update_chunk<Slots> const* from) {
+  struct {
+    uint4 words[sizeof(update_chunk<Slots>) / sizeof(uint4)];
+  } bits;
+#pragma unroll
+  for (std::size_t i = 0; i < sizeof bits / sizeof(uint4); ++i) {
+    bits.words[i] = __ldca(reinterpret_cast<uint4 const*>(from) + i);
+  }
+  return __builtin_bit_cast(update_chunk<Slots>, bits);
 }
 
-/// One block a chunk. `used` is null, or says for each parameter whether it takes part.
-template <class V, class G, class Optimizer>
-__global__ void update(update_chunk<slot_count<Optimizer>> const* chunks, cuda::weight factor, Optimizer const optimizer,
-                       prepared_type<Optimizer> const prepared, std::uint8_t const* used) {
-  update_segment<slot_count<Optimizer>> const segment = chunks[blockIdx.x].segment;
-  if (used != nullptr && used[segment.parameter] == 0) {
+/// The same of the sums of a step; without any, those of one rank that announced one sample and counted it: a factor of 1.
+__device__ inline step_sums read(step_sums const* sums) {
+  step_sums all{.weight = 1, .nominal = 1, .nominal_squares = 1, .ranks = 1};
+  if (sums != nullptr) {
+    all.weight = __ldca(&sums->weight);
+    all.votes = __ldca(&sums->votes);
+    all.nominal = __ldca(&sums->nominal);
+    all.nominal_squares = __ldca(&sums->nominal_squares);
+    all.ranks = __ldca(&sums->ranks);
+  }
+  return all;
+}
+
+/// One block a chunk. A thread reads all of its elements before it updates the first. The arithmetic stands here once, for
+/// every type and alignment, so that equal numbers get equal updates wherever they lie.
+template <class Optimizer>
+__global__ void __launch_bounds__(update_threads)
+    update(update_chunk<slot_count<Optimizer>> const* chunks, Optimizer const* optimizers,
+           prepared_type<Optimizer> const* prepared, step_sums const* sums, double const* uses) {
+  using four = update_four<slot_count<Optimizer>>;
+  update_chunk<slot_count<Optimizer>> const chunk = read(chunks + blockIdx.x);
+  four now{chunk, 0};
+  now.load(chunk);  // before the rest is looked at, which seldom says that it was in vain
+  step_sums const step = read(sums);
+  if (step.skipped() || (uses != nullptr && uses[chunk.parameter] == 0)) {
     return;
   }
-  for (std::size_t i = threadIdx.x; i < segment.count; i += blockDim.x) {
-    update_element<V, G>(segment, i, factor, optimizer, prepared, std::make_index_sequence<slot_count<Optimizer>>{});
+  four last{chunk, 1};
+  last.load(chunk);
+  float const factor = step.factor();
+  Optimizer const optimizer = optimizers[chunk.group];
+  prepared_type<Optimizer> const ready = prepared[chunk.group];
+#pragma unroll 1
+  for (int round = 0; round < 2 && !now.beyond(chunk); ++round) {
+    now.advance(chunk.gradient_type, factor, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
+    now.store(chunk);
+    now = last;
   }
 }
 
-template <class V, std::size_t Slots>
+/// One block a chunk.
+template <std::size_t Slots>
 __global__ void load_masters(update_chunk<Slots> const* chunks) {
-  update_segment<Slots> const segment = chunks[blockIdx.x].segment;
-  for (std::size_t i = threadIdx.x; i < segment.count; i += blockDim.x) {
-    segment.master[i] = static_cast<float>(static_cast<V const*>(segment.value)[i]);
+  update_chunk<Slots> const chunk = chunks[blockIdx.x];
+  for (unsigned i = threadIdx.x; chunk.values != nullptr && i < static_cast<unsigned>(chunk.count); i += blockDim.x) {
+    chunk.weights[i] = chunk.value_type == element_type::bf16 ? float{static_cast<bfloat16 const*>(chunk.values)[i]}
+                                                              : float{static_cast<float16 const*>(chunk.values)[i]};
+  }
+}
+
+/// One thread a group.
+template <class Optimizer>
+__global__ void prepare_update(Optimizer const* optimizers, prepared_type<Optimizer>* prepared, std::uint64_t const* applied) {
+  auto const group = static_cast<std::uint8_t>(threadIdx.x);
+  Optimizer const optimizer = optimizers[group];
+  ::new (prepared + group) prepared_type<Optimizer>(optimizer.prepare(info_for(optimizer, *applied + 1, group)));
+}
+
+/// Bytes that travel as a kernel's argument: no memory of the host's has to outlive the call.
+struct argument_bytes {
+  unsigned char bytes[3072];  // of the 4 KiB that every GPU takes
+};
+
+template <class = void>
+__global__ void store(argument_bytes const from, unsigned char* to, unsigned bytes) {
+  for (unsigned i = threadIdx.x; i < bytes; i += blockDim.x) {
+    to[i] = from.bytes[i];
   }
 }
 
 }  // namespace cuda_detail
 
-/// One launch for each group and pair of element types.
+/// One launch for any range of buckets, whatever the types, groups and alignment of what it updates. Four elements of an array
+/// are accessed at once where all arrays of a segment begin equally many elements behind an address aligned for that; elsewhere
+/// they are accessed one by one, which is slower. Arithmetic is IEEE's, square roots and divisions included, but for products
+/// and sums of an optimizer that the compiler fuses, rounding once (nvcc's default): equal to the host's results up to
+/// rounding. Requires: the device is current in every call.
 template <elementwise_optimizer Optimizer>
 class elementwise_update<cuda, Optimizer> {
  public:
   static constexpr std::size_t slots = slot_count<Optimizer>;
   using segment = update_segment<slots>;
-  using chunk = cuda_detail::update_chunk<slots>;
 
   /// Synchronizes: the host waits until the list of chunks is on the device.
-  elementwise_update(cuda::device& device, std::vector<segment> segments) {
-    auto const kind = [](segment const& s) { return std::tuple{s.group, s.value_type, s.gradient_type}; };
-    std::stable_sort(segments.begin(), segments.end(), [&](segment const& a, segment const& b) { return kind(a) < kind(b); });
-    std::vector<chunk> chunks;
-    std::size_t parameters = 0;
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-      if (i == 0 || kind(segments[i]) != kind(segments[i - 1])) {
-        launches_.push_back({segments[i].group, segments[i].value_type, segments[i].gradient_type, chunks.size(), 0});
-      }
-      cut(segments[i], chunks);
-      launches_.back().chunks = chunks.size() - launches_.back().first;
-      parameters = (std::max)(parameters, segments[i].parameter + 1);
+  elementwise_update(cuda::device& device, std::vector<segment> segments) : set_(segments) {
+    std::stable_sort(segments.begin(), segments.end(), [](segment const& a, segment const& b) { return a.bucket < b.bucket; });
+    std::size_t elements = 0;
+    for (segment const& s : segments) {
+      elements += s.count;
     }
+    int multiprocessors = 0;
+    check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, number(device.id())));
+    // With few elements, more blocks instead of more for each.
+    bool const few = elements < static_cast<std::size_t>(multiprocessors) * 4 * cuda_detail::update_elements;
+    std::vector<chunk> chunks;
+    for (segment const& s : segments) {
+      firsts_.resize((std::max)(firsts_.size(), s.bucket + 1), chunks.size());
+      cut(s, cuda_detail::update_elements * (few ? 1 : cuda_detail::update_rounds), chunks);
+      narrow_ = narrow_ || s.master != nullptr;
+    }
+    firsts_.push_back(chunks.size());
     chunks_ = device.allocate(chunks.size() * sizeof(chunk), memory_use::staging);
-    used_ = device.allocate(parameters, memory_use::staging);
+    optimizers_ = device.allocate(set_.groups() * sizeof(Optimizer), memory_use::staging);
+    prepared_ = device.allocate(set_.groups() * sizeof(prepared_type<Optimizer>), memory_use::staging);
     cuda::copy(device.stream(), chunks_.data(), chunks.data(), chunks.size() * sizeof(chunk));
     device.stream().synchronize();
   }
 
+  /// Makes every f32 master equal to the 16-bit value it stands for.
   void load_masters(cuda::stream_ref stream) const {
-    for (launch const& l : launches_) {
-      if (l.chunks != 0 && l.value_type != element_type::f32) {
-        elementwise::visit(l.value_type, [&]<class V>(std::type_identity<V>) {
-          cuda_detail::load_masters<V, slots>
-              <<<static_cast<unsigned>(l.chunks), cuda_detail::update_threads, 0, stream.get()>>>(chunks_.as<chunk>() +
-                                                                                                  l.first);
-        });
-        check(cudaGetLastError());
-      }
+    if (narrow_ && firsts_.back() != 0) {
+      cuda_detail::load_masters<slots>
+          <<<static_cast<unsigned>(firsts_.back()), cuda_detail::update_threads, 0, stream.get()>>>(chunks_.as<chunk>());
+      check(cudaGetLastError());
     }
   }
 
-  void run(cuda::stream_ref stream, std::span<Optimizer const> optimizers, std::uint64_t step, float factor,
-           std::span<std::uint8_t const> used) const {
-    if (!used.empty()) {
-      cuda::copy(stream, used_.data(), used.data(), (std::min)(used.size(), used_.bytes()));
+  /// `optimizers`, one or one a group, hold for what is prepared later. Enqueues nothing when no byte of them changed. Throws
+  /// usage_error when there are too few.
+  void set(cuda::stream_ref stream, std::span<Optimizer const> optimizers) {
+    if (!set_.set(optimizers)) {
+      return;
     }
-    for (launch const& l : launches_) {
-      if (l.chunks != 0) {
-        Optimizer const& optimizer = optimizers[optimizers.size() == 1 ? 0 : l.group];
-        update_info const info = info_for(optimizer, step, l.group);
-        elementwise::visit(l.value_type, [&]<class V>(std::type_identity<V>) {
-          elementwise::visit(l.gradient_type, [&]<class G>(std::type_identity<G>) {
-            cuda_detail::update<V, G><<<static_cast<unsigned>(l.chunks), cuda_detail::update_threads, 0, stream.get()>>>(
-                chunks_.as<chunk>() + l.first, cuda::weight{factor}, optimizer, elementwise::prepare(optimizer, info),
-                used.empty() ? nullptr : used_.as<std::uint8_t>());
-          });
-        });
-        check(cudaGetLastError());
-      }
+    std::size_t const bytes = set_.groups() * sizeof(Optimizer);
+    cuda_detail::argument_bytes part{};
+    for (std::size_t done = 0; done < bytes; done += sizeof part) {
+      std::size_t const now = (std::min)(bytes - done, sizeof part);
+      std::memcpy(part.bytes, reinterpret_cast<unsigned char const*>(set_.all().data()) + done, now);
+      cuda_detail::store<><<<1, cuda_detail::update_threads, 0, stream.get()>>>(part, optimizers_.as<unsigned char>() + done,
+                                                                                static_cast<unsigned>(now));
+      check(cudaGetLastError());
+    }
+  }
+
+  /// Works out what all elements of a group share, for update number `*applied` + 1. Throws usage_error before `set`.
+  void prepare(cuda::stream_ref stream, std::uint64_t const* applied) {
+    static_cast<void>(set_.all());
+    if constexpr (prepares<Optimizer>) {
+      cuda_detail::prepare_update<<<1, static_cast<unsigned>(set_.groups()), 0, stream.get()>>>(
+          optimizers_.as<Optimizer>(), prepared_.as<prepared_type<Optimizer>>(), applied);
+      check(cudaGetLastError());
+    }
+  }
+
+  /// Updates the segments of these buckets. Requires: `prepare` came before.
+  void run(cuda::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) const {
+    std::size_t const first = first_of(buckets.first);
+    if (std::size_t const last = first_of(buckets.end()); first < last) {
+      cuda_detail::update<Optimizer><<<static_cast<unsigned>(last - first), cuda_detail::update_threads, 0, stream.get()>>>(
+          chunks_.as<chunk>() + first, optimizers_.as<Optimizer>(), prepared_.as<prepared_type<Optimizer>>(), sums, uses);
+      check(cudaGetLastError());
     }
   }
 
  private:
-  struct launch {
-    std::uint8_t group;
-    element_type value_type;
-    element_type gradient_type;
-    std::size_t first;
-    std::size_t chunks;
-  };
+  using chunk = cuda_detail::update_chunk<slots>;
 
-  static void cut(segment const& whole, std::vector<chunk>& chunks) {
-    for (std::size_t first = 0; first < whole.count; first += cuda_detail::update_elements) {
-      segment part = whole;
-      part.value = static_cast<std::byte*>(whole.value) + first * size_of(whole.value_type);
+  /// Where the chunks of a bucket begin; those of buckets beyond the last segment, at the end.
+  [[nodiscard]] std::size_t first_of(std::size_t bucket) const { return firsts_[(std::min)(bucket, firsts_.size() - 1)]; }
+
+  static std::uint8_t behind_four(void const* array, std::size_t element_bytes) {
+    return reinterpret_cast<std::uintptr_t>(array) / element_bytes % 4;
+  }
+
+  static void cut(segment const& whole, std::size_t elements, std::vector<chunk>& chunks) {
+    std::uint8_t const lead = behind_four(whole.value, size_of(whole.value_type));
+    bool alike = behind_four(whole.gradient, size_of(whole.gradient_type)) == lead;
+    alike = alike && (whole.master == nullptr || behind_four(whole.master, sizeof(float)) == lead);
+    for (std::size_t slot = 0; slot != slots; ++slot) {
+      alike = alike && behind_four(whole.slots[slot], sizeof(float)) == lead;
+    }
+    for (std::size_t first = 0, count = 0; first < whole.count; first += count) {
+      chunk part{};
+      part.lead = !alike ? 4 : first == 0 ? lead : 0;
+      count = (std::min)(whole.count - first, elements - part.lead % 4);
+      bool const narrow = whole.value_type != element_type::f32;
+      void* const value = static_cast<std::byte*>(whole.value) + first * size_of(whole.value_type);
+      part.weights = narrow ? whole.master + first : static_cast<float*>(value);
+      part.values = narrow ? value : nullptr;
       part.gradient = static_cast<std::byte const*>(whole.gradient) + first * size_of(whole.gradient_type);
-      part.master = whole.master != nullptr ? whole.master + first : nullptr;
-      for (std::size_t slot = 0; slot < slots; ++slot) {
-        part.slots[slot] += first;
+      for (std::size_t slot = 0; slot != slots; ++slot) {
+        part.slots[slot] = whole.slots[slot] + first;
       }
-      part.count = (std::min)(whole.count - first, cuda_detail::update_elements);
-      chunks.push_back({part});
+      part.count = static_cast<int>(count);
+      part.parameter = static_cast<std::uint32_t>(whole.parameter);
+      part.value_type = whole.value_type;
+      part.gradient_type = whole.gradient_type;
+      part.group = whole.group;
+      chunks.push_back(part);
     }
   }
 
+  elementwise::hyperparameters<Optimizer> set_;
   cuda::buffer chunks_;
-  cuda::buffer used_;
-  std::vector<launch> launches_;
+  cuda::buffer optimizers_;          // one a group
+  cuda::buffer prepared_;            // one a group
+  std::vector<std::size_t> firsts_;  // by bucket: its first chunk; at the end, how many chunks there are
+  bool narrow_ = false;              // there are masters
 };
 
 }  // namespace lockstep

@@ -6,7 +6,6 @@
 #include <lockstep/backend/host.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/update.hpp>
-#include <lockstep/plan/split.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -18,18 +17,20 @@
 
 namespace lockstep {
 
-/// One loop a segment, in the type of its value and gradient.
+/// One loop a segment, in the type of its value and gradient. Every call enqueues a task that refers to this object; what its
+/// pointers point at is read when the task runs.
 template <elementwise_optimizer Optimizer>
 class elementwise_update<host, Optimizer> {
  public:
   static constexpr std::size_t slots = slot_count<Optimizer>;
   using segment = update_segment<slots>;
 
-  elementwise_update(host::device&, std::vector<segment> segments) : segments_(std::move(segments)) {
-    for (segment const& s : segments_) {
-      groups_ = (std::max)(groups_, std::size_t{s.group});
-    }
+  elementwise_update(host::device&, std::vector<segment> segments) : segments_(std::move(segments)), set_(segments_) {
+    std::stable_sort(segments_.begin(), segments_.end(),
+                     [](segment const& a, segment const& b) { return a.bucket < b.bucket; });
   }
+  elementwise_update(elementwise_update const&) = delete;  // tasks know its address
+  elementwise_update& operator=(elementwise_update const&) = delete;
 
   /// Makes every f32 master equal to the 16-bit value it stands for.
   void load_masters(host::stream_ref stream) const {
@@ -44,32 +45,37 @@ class elementwise_update<host, Optimizer> {
     });
   }
 
+  /// `optimizers`, one or one a group, hold for what is prepared later. Throws usage_error when there are too few.
   void set(host::stream_ref stream, std::span<Optimizer const> optimizers) {
-    stream.enqueue([this, optimizers] { optimizers_.assign(optimizers.begin(), optimizers.end()); });
+    if (set_.set(optimizers)) {
+      stream.enqueue([this, changed = set_.all()]() mutable { optimizers_ = std::move(changed); });
+    }
   }
 
+  /// Works out what all elements of a group share, for update number `*applied` + 1. Throws usage_error before `set`.
   void prepare(host::stream_ref stream, std::uint64_t const* applied) {
+    static_cast<void>(set_.all());
     stream.enqueue([this, applied] {
       prepared_.clear();
-      for (std::size_t group = 0; group < 256; ++group) {
-        Optimizer const& optimizer = optimizers_[optimizers_.size() == 1 ? 0 : group];
-        prepared_.push_back(elementwise::prepare(optimizer, info_for(optimizer, *applied + 1, static_cast<std::uint8_t>(group))));
-        if (group == groups_) {
-          break;
-        }
+      for (Optimizer const& optimizer : optimizers_) {
+        auto const group = static_cast<std::uint8_t>(prepared_.size());
+        prepared_.push_back(elementwise::prepare(optimizer, info_for(optimizer, *applied + 1, group)));
       }
     });
   }
 
+  /// Updates the segments of these buckets. Requires: `prepare` came before.
   void run(host::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) const {
     stream.enqueue([=, this] {
       if (sums != nullptr && sums->skipped()) {
         return;
       }
-      float const factor = sums != nullptr ? sums->factor() : 1.0F;
-      for (segment const& s : segments_) {
-        if (s.bucket >= buckets.first && s.bucket < buckets.end() && (uses == nullptr || uses[s.parameter] != 0)) {
-          update(s, optimizers_[optimizers_.size() == 1 ? 0 : s.group], prepared_[s.group], factor);
+      float const factor = sums == nullptr ? 1 : sums->factor();
+      auto const before = [](segment const& s, std::size_t bucket) { return s.bucket < bucket; };
+      auto const last = std::lower_bound(segments_.begin(), segments_.end(), buckets.end(), before);
+      for (auto s = std::lower_bound(segments_.begin(), last, buckets.first, before); s != last; ++s) {
+        if (uses == nullptr || uses[s->parameter] != 0) {
+          update(*s, optimizers_[s->group], prepared_[s->group], factor);
         }
       }
     });
@@ -104,10 +110,11 @@ class elementwise_update<host, Optimizer> {
     }
   }
 
-  std::vector<segment> segments_;
+  std::vector<segment> segments_;  // in the order of their buckets
+  elementwise::hyperparameters<Optimizer> set_;
+  // One a group; belong to the stream's tasks.
   std::vector<Optimizer> optimizers_;
   std::vector<prepared_type<Optimizer>> prepared_;
-  std::size_t groups_ = 0;
 };
 
 }  // namespace lockstep

@@ -20,6 +20,13 @@ LOCKSTEP_HOST_DEVICE constexpr std::uint32_t round_shift(std::uint32_t bits, std
 }
 
 LOCKSTEP_HOST_DEVICE constexpr std::uint16_t to_half(float value) noexcept {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {  // one instruction for what follows, but for the bits of a NaN
+    std::uint16_t half = 0;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return half;
+  }
+#endif
   std::uint32_t const bits = bits_of(value);
   std::uint32_t const sign = (bits >> 16) & 0x8000U;
   std::uint32_t const magnitude = bits & 0x7fffffffU;
@@ -41,6 +48,13 @@ LOCKSTEP_HOST_DEVICE constexpr std::uint16_t to_half(float value) noexcept {
 }
 
 LOCKSTEP_HOST_DEVICE constexpr float from_half(std::uint16_t half) noexcept {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    float value = 0;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+    return value;
+  }
+#endif
   std::uint32_t const sign = (half & 0x8000U) << 16;
   std::uint32_t const exponent = (half >> 10) & 0x1fU;
   std::uint32_t const mantissa = half & 0x3ffU;
