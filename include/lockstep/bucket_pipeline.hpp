@@ -239,7 +239,7 @@ class bucket_pipeline {
         publish_updated(stream);  // the bucket before this one: its update ran beside this reduction
         stream_ref const beside = Backend::asynchronous ? aside() : stream;
         follow(beside, stream, bucket_reduced_);
-        state_.update(beside, {bucket, bucket + 1}, nullptr, nullptr);
+        state_.update(beside, {bucket, 1}, nullptr, nullptr);
         updated_.record(beside);
         updated_bucket_ = bucket;
       }
