@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "layers.hpp"
 #include "matrix_product.hpp"
 
 #include <lockstep/lockstep.hpp>
@@ -12,8 +13,8 @@
 #include <cstdint>
 #include <random>
 #include <span>
-#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace examples {
@@ -30,14 +31,11 @@ class mlp {
 
   /// Weights are drawn from a normal distribution of variance 2 / inputs (He et al. 2015), biases are zero.
   mlp(lockstep::device_context<backend> const& device, std::vector<std::size_t> widths, std::uint64_t seed)
-      : widths_(std::move(widths)), arena_(device, tensors(widths_)) {
+      : widths_(std::move(widths)), arena_(device, layer_tensors(widths_)) {
     std::mt19937_64 random{seed};
     for (std::size_t layer = 0; layer + 1 < widths_.size(); ++layer) {
-      auto const scale = std::sqrt(2.0 / static_cast<double>(widths_[layer]));
-      float* const weight = arena_.value(2 * layer);
-      for (std::size_t i = 0; i < widths_[layer] * widths_[layer + 1]; ++i) {
-        weight[i] = static_cast<float>(scale * normal(random));
-      }
+      std::vector<float> const weights = draw_weights(random, widths_[layer], widths_[layer + 1]);
+      std::copy(weights.begin(), weights.end(), arena_.value(2 * layer));
     }
   }
 
@@ -103,24 +101,6 @@ class mlp {
   }
 
  private:
-  // Biases are group 1, so that a program can leave them out of weight decay.
-  static std::vector<lockstep::arena_tensor> tensors(std::vector<std::size_t> const& widths) {
-    std::vector<lockstep::arena_tensor> list;
-    for (std::size_t layer = 0; layer + 1 < widths.size(); ++layer) {
-      std::string const name = "layer" + std::to_string(layer);
-      list.push_back({name + ".weight", {widths[layer + 1], widths[layer]}, {.group = 0}});
-      list.push_back({name + ".bias", {widths[layer + 1]}, {.group = 1}});
-    }
-    return list;
-  }
-
-  // std::normal_distribution differs between standard libraries; this (Box and Muller 1958) does not.
-  static double normal(std::mt19937_64& random) {
-    auto const uniform = [&random] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
-    double const radius = std::sqrt(-2.0 * std::log(uniform()));
-    return radius * std::cos(2.0 * 3.14159265358979323846 * uniform());
-  }
-
   void forward(lockstep::sample_view<float const> images) {
     std::size_t const samples = images.count();
     activation_.resize(widths_.size() - 1);
