@@ -45,7 +45,7 @@ def rounded(value):
 def row(document, work, policy, gpus, quantity, unit, ours, rival, rival_name):
     ratio = f"{rival / ours:.3f}" if rival is not None and rival > 0 and ours > 0 else ""
     values = [work, policy, gpus, quantity, unit, rounded(ours), "" if rival is None else rounded(rival), rival_name, ratio]
-    values += [document["machine"]["name"], document.get("date", ""), document["commit"]]
+    values += [document["machine"]["name"], document.get("date", "")[:10], document["commit"]]
     return dict(zip(FIELDS, map(str, values)))
 
 
@@ -134,7 +134,7 @@ def instruction_rows(document):
 
 def compile_rows(document):
     return [
-        row({**document, "machine": {"name": "processor time"}}, "one trainer, -O2", "peer_all_reduce", 0,
+        row({**document, "machine": {"name": document.get("processor", "")}}, "one trainer, -O2", "peer_all_reduce", 0,
             f"compile with {compiler}", "s", times["median_seconds"], times["budget_seconds"], "its budget")
         for compiler, times in document["processor_time"].items()
     ]  # fmt: skip

@@ -287,7 +287,8 @@ def measure(work, configuration, ranks, device, limit):
     """The line of one configuration, the same on every rank."""
     import torch
 
-    torch.compiler.reset()
+    if configuration["settings"].get("compiled"):
+        torch.compiler.reset()
     gc.collect()
     torch.cuda.empty_cache()
     for index in range(torch.cuda.device_count()) if configuration["mode"] == "DataParallel" else [device.index]:
