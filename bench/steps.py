@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The lockstep authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures training steps on this machine's GPUs: ours, then PyTorch's, work by work. Writes OUT/<work>.json and prints a table.
+"""Measures training steps on this machine's GPUs, ours and then PyTorch's, work by work. Writes OUT/<work>.json and prints
+tables.
 
 The programs of ours must have been built: see bench/run.sh.
 """
@@ -107,7 +108,7 @@ def print_claims(document):
                 settings = ", ".join(f"{key} {value}" for key, value in line["settings"].items())
                 reasons.setdefault((how, line["mode"], line["gpus"], line[how]), []).append(settings)
     for (how, mode, gpus, reason), settings in reasons.items():
-        which = f" ({settings[0]})" if len(settings) == 1 and settings[0] else f", {len(settings)} times" if settings[1:] else ""
+        which = f", {len(settings)} times" if settings[1:] else f" ({settings[0]})" if settings[0] else ""
         print(f"{how}: {mode}{which}, {gpus} GPUs: {reason}")
 
 
@@ -118,7 +119,7 @@ def main():
     parser.add_argument("--only", required=True, help="works, with commas")
     parser.add_argument("--commit", required=True, help="what is measured")
     parser.add_argument("--seconds", type=float, required=True, help="the most that a rival gets for one work")
-    parser.add_argument("--total-seconds", type=float, required=True, help="for everything; what does not fit is left out, by name")
+    parser.add_argument("--total-seconds", type=float, required=True, help="what does not fit is left out, by name")
     parser.add_argument("--skip-peers", action="store_true", help="measure ours alone")
     given = parser.parse_args()
 

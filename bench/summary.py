@@ -126,18 +126,17 @@ def size_of(count):
 def instruction_rows(document):
     counts = document["instructions_a_step"]
     whole = {**document, "machine": {"name": document["processor"]}}
-    return [
-        row(whole, "digits-64 on the host", "single_device", 0, "instructions a step", "instructions", counts["trainer"],
-            counts["by hand"], "by hand")
-    ]  # fmt: skip
+    what = ("digits-64 on the host", "single_device", 0, "instructions a step", "instructions")
+    return [row(whole, *what, counts["trainer"], counts["by hand"], BY_HAND)]
 
 
 def compile_rows(document):
-    return [
-        row({**document, "machine": {"name": document.get("processor", "")}}, "one trainer, -O2", "peer_all_reduce", 0,
-            f"compile with {compiler}", "s", times["median_seconds"], times["budget_seconds"], "its budget")
-        for compiler, times in document["processor_time"].items()
-    ]  # fmt: skip
+    whole = {**document, "machine": {"name": document.get("processor", "")}}
+    rows = []
+    for compiler, times in document["processor_time"].items():
+        what = ("one trainer, -O2", "peer_all_reduce", 0, f"compile with {compiler}", "s")
+        rows.append(row(whole, *what, times["median_seconds"], times["budget_seconds"], "its budget"))
+    return rows
 
 
 def rows_of(document):

@@ -23,9 +23,9 @@ def judge(documents, table, page):
         problems = [] if right else [f"docs/benchmarks.md does not hold the tables of bench/results/summary.csv; {REPAIR}"]
     except ValueError as error:
         problems = str(error).splitlines()
-    made = summary.as_csv(summary.merged(documents))
+    current = table == summary.as_csv(summary.merged(documents))
     return [
-        ("summary.csv is made from the results", [] if table == made else [f"bench/results/summary.csv is out of date; {REPAIR}"]),
+        ("summary.csv is made from the results", [] if current else [f"bench/results/summary.csv is out of date; {REPAIR}"]),
         ("docs/benchmarks.md is made from summary.csv", problems),
     ]
 
