@@ -85,18 +85,21 @@ def step_rows(document):
             continue
         mode = PYTORCH[line["mode"]]
         rival = best(lines, mode, line["gpus"])
+        settings = [other for other in lines if other["mode"] == mode and other["gpus"] == line["gpus"]]
+        ran = sum("median_ms" in other for other in settings)
+        partly = f" ({ran} of {len(settings)} settings ran)" if ran < len(settings) else ""
         if line["mode"] == "single_device" and hand:
             add(line, "step", "ms", line["median_ms"], hand["median_ms"], name_of(hand))
         if rival:
-            add(line, "step", "ms", line["median_ms"], rival["median_ms"], name_of(rival))
+            add(line, "step", "ms", line["median_ms"], rival["median_ms"], name_of(rival) + partly)
         if line["mode"] in PARALLEL and None not in parts:
             left = line["median_ms"] - sum(part["median_ms"] for part in parts)
             theirs = rival["median_ms"] - alone["median_ms"] if rival and alone else None
-            title = f"{name_of(rival)}, less {name_of(alone)}" if theirs is not None else ""
+            title = f"{name_of(rival)}{partly}, less {name_of(alone)}" if theirs is not None else ""
             add(line, "communication not hidden", "ms", left, theirs, title)
         least = best(lines, mode, line["gpus"], of="peak_bytes")
         if "peak_bytes" in line and least:
-            add(line, "peak memory", "MiB", line["peak_bytes"] / 2**20, least["peak_bytes"] / 2**20, name_of(least))
+            add(line, "peak memory", "MiB", line["peak_bytes"] / 2**20, least["peak_bytes"] / 2**20, name_of(least) + partly)
     return rows
 
 
