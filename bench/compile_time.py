@@ -3,9 +3,11 @@
 """Seconds of processor time to compile one program with one trainer, for each compiler that is there."""
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
+import platform
 import resource
 import shutil
 import statistics
@@ -36,6 +38,13 @@ def version_of(compiler):
     return lines[-1] if "nvcc" in compiler else lines[0]
 
 
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.machine()
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--out", required=True, type=pathlib.Path)
@@ -56,9 +65,14 @@ def main():
                     "version": version_of(command[0]),
                 }
     commit = given.commit or output_of("git", "-C", str(ROOT), "describe", "--always", "--dirty")[0]
-    given.out.write_text(
-        json.dumps({"benchmark": "compile one trainer, -O2", "processor_time": rows, "commit": commit}, indent=2) + "\n"
-    )
+    document = {
+        "benchmark": "compile one trainer, -O2",
+        "processor_time": rows,
+        "commit": commit,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
+        "processor": processor(),
+    }
+    given.out.write_text(json.dumps(document, indent=2) + "\n")
     print(f"{'compile one trainer':<24}{'median s':>12}{'least s':>12}{'budget s':>12}")
     for name, row in rows.items():
         print(f"{name:<24}{row['median_seconds']:>12}{row['least_seconds']:>12}{row['budget_seconds']:>12}")

@@ -6,6 +6,7 @@ A run of many steps less a run of few leaves the steps alone: start-up and const
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -47,6 +48,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("program")
     arguments.add_argument("--out", required=True, type=pathlib.Path)
+    arguments.add_argument("--commit", default="", help="what was measured, where there is no repository")
     given = arguments.parse_args()
 
     a_step = {
@@ -60,7 +62,8 @@ def main():
                 "benchmark": "digits model, batch 64, AdamW: instructions a step under single_device",
                 "instructions_a_step": {name: round(count) for name, count in a_step.items()},
                 "trainer_over_by_hand": round(ratio, 5),
-                "commit": first_line("git", "describe", "--always", "--dirty"),
+                "commit": given.commit or first_line("git", "describe", "--always", "--dirty"),
+                "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
                 "compiler": first_line(os.environ.get("CXX", "g++").split()[0], "--version"),
                 "valgrind": first_line("valgrind", "--version"),
                 "processor": processor(),

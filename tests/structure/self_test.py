@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 
+import benchmarks
 import consumers
 import fail
 import sentences
@@ -158,6 +159,35 @@ SENTENCES = [
     ([ANCHORED], '<a id="train"></a>', {ANCHORED, OTHER}, "every sentence that a program expects"),
 ]
 
+# Of bench/steps.py: two policies, a loop by hand, and a rival that could be slower and leaner.
+MEASURED = {
+    "benchmark": "training step",
+    "work": "simplenet-64",
+    "machine": {"name": "G"},
+    "date": "2026-01-02T03:04Z",
+    "commit": "c",
+    "lines": [
+        {"mode": "by hand", "gpus": 1, "settings": {"captured": True}, "median_ms": 2},
+        {"mode": "by hand", "gpus": 1, "settings": {"captured": True, "part": "forward and backward"}, "median_ms": 1},
+        {"mode": "by hand", "gpus": 1, "settings": {"captured": True, "part": "update"}, "median_ms": 0.5},
+        {"mode": "one GPU", "gpus": 1, "settings": {"captured": True}, "median_ms": 3, "peak_bytes": 3 << 20},
+        {"mode": "one GPU", "gpus": 1, "settings": {"captured": False}, "median_ms": 4, "peak_bytes": 1 << 20},
+        {"mode": "DDP", "gpus": 2, "settings": {"bucket_cap_mb": 25}, "median_ms": 6},
+        {"mode": "DDP", "gpus": 2, "settings": {"bucket_cap_mb": 64}, "failed": "it hung"},
+        {"mode": "single_device", "gpus": 1, "settings": {}, "median_ms": 2, "peak_bytes": 2 << 20},
+        {"mode": "peer_all_reduce", "gpus": 2, "settings": {}, "median_ms": 3},
+        {"mode": "replicate_and_gather", "gpus": 2, "settings": {}, "skipped": "no"},
+    ],
+}
+CLAIMS = [
+    "simplenet-64,single_device,1,step,ms,2,2,\"by hand, captured\",1.000,G,2026-01-02,c",
+    "simplenet-64,single_device,1,step,ms,2,3,\"PyTorch one GPU, captured\",1.500,G,2026-01-02,c",
+    "simplenet-64,single_device,1,peak memory,MiB,2,1,\"PyTorch one GPU, called\",0.500,G,2026-01-02,c",
+    "simplenet-64,peer_all_reduce,2,step,ms,3,6,\"PyTorch DDP, 25 MB buckets (1 of 2 settings ran)\",2.000,G,2026-01-02,c",
+    "simplenet-64,peer_all_reduce,2,communication not hidden,ms,1.5,3,"
+    "\"PyTorch DDP, 25 MB buckets (1 of 2 settings ran), less PyTorch one GPU, captured\",2.000,G,2026-01-02,c",
+]
+
 
 def write(root, name, text):
     path = root / "include/lockstep" / name
@@ -306,6 +336,27 @@ def check_consumers(checks):
         checks.check("nothing runs after it", [str(p) for p in pathlib.Path(folder).iterdir()])
 
 
+def check_benchmarks(checks):
+    summary = benchmarks.summary
+    table = summary.as_csv(summary.merged([MEASURED]))
+    wanted = [",".join(summary.FIELDS), *CLAIMS]
+    checks.check("claims are made from results", [] if table.splitlines() == wanted else ["made:", *table.splitlines()])
+    later = {**MEASURED, "date": "2026-01-03T00:00Z", "commit": "d"}
+    rows = summary.merged([later, MEASURED])
+    checks.check("the last measured stays", [] if {r["commit"] for r in rows} == {"d"} else [f"{rows}"])
+    page = summary.with_tables(f"a\n{summary.BEGIN}\nold\n{summary.END}\nb\n", summary.read_rows(table))
+    lacking = "`simplenet-64` under `replicate_and_gather` on several GPUs"
+    checks.check("the page says what was not measured", [] if lacking in page else [page])
+    for name, documents, text, words in (
+        ("nothing wrong", [MEASURED], page, ""),
+        ("an old table", [later], page, "summary.csv is made from the results"),
+        ("an old page", [MEASURED], page.replace("1.500", "1.600"), "docs/benchmarks.md is made from summary.csv"),
+        ("a page without tables", [MEASURED], "a\n", "docs/benchmarks.md is made from summary.csv"),
+    ):
+        broken = [rule for rule, problems in benchmarks.judge(documents, table, text) if problems]
+        checks.check(f"benchmarks notice: {name}", wrong(broken, words))
+
+
 def check_reading(checks):
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
@@ -343,6 +394,7 @@ def main():
         good = len(rules) == 1 and rules[0].startswith(broken) if broken else not rules
         checks.check(f"sentences {i}", [] if good else [f"must break {broken}, and broke {rules}"])
     check_reading(checks)
+    check_benchmarks(checks)
     checks.finish()
 
 
