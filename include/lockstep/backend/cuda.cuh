@@ -116,6 +116,22 @@ class [[nodiscard]] cuda::device_guard {
   bool changed_ = false;
 };
 
+namespace cuda_detail {
+
+/// What a query of a stream or event says. `cudaErrorNotReady` is no error, and must not be taken for one later.
+inline bool done(cudaError_t state) {
+  if (state == cudaErrorNotReady) {
+    if (cudaPeekAtLastError() == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());
+    }
+    return false;
+  }
+  check(state);
+  return true;
+}
+
+}  // namespace cuda_detail
+
 /// A CUDA stream of somebody's, with its device's number left to CUDA. Owns nothing; converts from and to what others use.
 class cuda::stream_ref {
  public:
@@ -130,6 +146,8 @@ class cuda::stream_ref {
   void synchronize() const { lockstep::check(cudaStreamSynchronize(stream_)); }
   /// What is enqueued later runs after the work that `recorded` stands for now. The host goes on.
   void wait(event const& recorded) const;
+  /// Whether all that was enqueued before is done; waits for nothing. Throws cuda_error when something there failed.
+  [[nodiscard]] bool done() const { return cuda_detail::done(cudaStreamQuery(stream_)); }
   /// Throws cuda_error when something failed; waits for nothing.
   void check() const {
     if (cudaError_t const state = cudaStreamQuery(stream_); state != cudaErrorNotReady) {
@@ -188,6 +206,8 @@ class cuda::event {
     }
     check(cudaEventRecord(event_.get(), stream.get()));
   }
+  /// Whether it is complete; waits for nothing. Throws cuda_error when something before it failed.
+  [[nodiscard]] bool done() const { return event_ == nullptr || cuda_detail::done(cudaEventQuery(event_.get())); }
   /// Blocks the host until it completes.
   void synchronize() const {
     if (event_ != nullptr) {
