@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -115,14 +116,21 @@ struct example {
 template <class T>
 inline constexpr bool is_floating = !std::is_integral_v<T>;
 
-/// Integers: any bits, so that sums overflow. Floats: numbers of one magnitude, and some special values.
+/// Which floating-point numbers to draw: of one magnitude, and some special values; or whole numbers so near to 0 that sums
+/// over up to 16 ranks are exact in every type, in whatever order they are made.
+enum class numbers { any, whole };
+
+/// Integers: any bits, so that sums overflow.
 template <class T>
-T random_element(std::mt19937_64& random) {
+T random_element(std::mt19937_64& random, numbers drawn) {
   std::uint64_t const bits = random();
   if constexpr (!is_floating<T>) {
     return static_cast<T>(bits);
   } else {
     using wide = std::conditional_t<sizeof(T) == 2, float, T>;
+    if (drawn == numbers::whole) {
+      return T{static_cast<wide>(static_cast<int>(bits % 31) - 15)};
+    }
     if (bits % 32 == 0) {
       constexpr wide infinity = std::numeric_limits<wide>::infinity();
       std::array const special{infinity, -infinity, std::numeric_limits<wide>::quiet_NaN(), wide{0}, -wide{0}, wide{60000}};
@@ -188,13 +196,13 @@ inline bool same_elements(element_type type, std::byte const* a, std::byte const
 }
 
 inline example make_example(collective which, element_type type, reduction how, std::size_t count, int ranks, int root,
-                            std::mt19937_64& random) {
+                            std::mt19937_64& random, numbers drawn = numbers::any) {
   example made{which, type, how, count, root, random() % 2 == 0, {}, {}};
   lockstep::visit(type, [&]<class T>(std::type_identity<T>) {
     std::vector<std::vector<T>> inputs(static_cast<std::size_t>(ranks));
     for (std::vector<T>& input : inputs) {
       for (std::size_t index = 0; index < count; ++index) {
-        input.push_back(random_element<T>(random));
+        input.push_back(random_element<T>(random, drawn));
       }
       auto const bytes = std::as_bytes(std::span{input});
       made.inputs.emplace_back(bytes.begin(), bytes.end());
@@ -214,7 +222,7 @@ inline example make_example(collective which, element_type type, reduction how, 
 }
 
 /// Every collective, element type and count, as a sum and as a minimum or maximum, with a random root; then every root.
-inline std::vector<example> make_examples(int ranks, std::mt19937_64& random) {
+inline std::vector<example> make_examples(int ranks, std::mt19937_64& random, numbers drawn = numbers::any) {
   constexpr std::array types{element_type::f32, element_type::f64, element_type::f16, element_type::bf16, element_type::i8,
                              element_type::u8,  element_type::i32, element_type::u32, element_type::i64,  element_type::u64};
   constexpr std::array all{collective::all_reduce, collective::reduce, collective::broadcast, collective::reduce_scatter,
@@ -228,36 +236,22 @@ inline std::vector<example> make_examples(int ranks, std::mt19937_64& random) {
         for (reduction const how : {reduction::sum, random() % 2 == 0 ? reduction::min : reduction::max}) {
           if (how == reduction::sum || reduces) {
             int const root = static_cast<int>(random() % static_cast<unsigned>(ranks));
-            examples.push_back(make_example(which, type, how, count, ranks, root, random));
+            examples.push_back(make_example(which, type, how, count, ranks, root, random, drawn));
           }
         }
       }
     }
   }
   for (int root = 0; root < ranks; ++root) {
-    examples.push_back(make_example(collective::reduce, element_type::f32, reduction::sum, 130, ranks, root, random));
-    examples.push_back(make_example(collective::broadcast, element_type::u8, reduction::sum, 130, ranks, root, random));
+    examples.push_back(make_example(collective::reduce, element_type::f32, reduction::sum, 130, ranks, root, random, drawn));
+    examples.push_back(make_example(collective::broadcast, element_type::u8, reduction::sum, 130, ranks, root, random, drawn));
   }
   return examples;
 }
 
-/// Runs one example on one rank; returns what is wrong with the result. Appends what must be the same on all ranks to `log`.
-template <class Communicator>
-std::string run_example(example const& e, Communicator& communicator, lockstep::host::stream const& own_stream,
-                        std::vector<std::byte>& log) {
-  constexpr std::size_t guard = 64;
-  constexpr std::byte mark{0xa5};
-  auto const rank = static_cast<std::size_t>(communicator.rank());
-  auto const size = static_cast<std::size_t>(communicator.size());
-  std::size_t const element = size_of(e.type);
-  std::size_t const bytes = e.count * element;
-  std::vector<std::byte> const& input = e.inputs[rank];
-  std::vector<std::byte> memory(guard + bytes + guard, mark);
-  std::byte* const data = memory.data() + guard;
-  std::copy(input.begin(), input.end(), data);
-
-  typed_span const span{data, e.count, e.type};
-  lockstep::host::stream_ref const stream = e.queued ? own_stream.ref() : lockstep::host::stream_ref{};
+/// Calls the collective of an example on `span`.
+template <class Communicator, class Stream>
+void call(example const& e, Communicator& communicator, typed_span span, Stream const& stream) {
   rank_id const root{e.root};
   switch (e.which) {
     case collective::all_reduce: communicator.all_reduce(span, e.how, stream); break;
@@ -266,13 +260,21 @@ std::string run_example(example const& e, Communicator& communicator, lockstep::
     case collective::reduce_scatter: communicator.reduce_scatter(span, e.how, stream); break;
     case collective::all_gather: communicator.all_gather(span, stream); break;
   }
-  stream.synchronize();
+}
 
+/// Whether every rank must hold the same afterwards.
+inline bool same_everywhere(example const& e) {
+  return e.which == collective::all_reduce || e.which == collective::broadcast || e.which == collective::all_gather;
+}
+
+/// What is wrong with `data`, what `rank` holds after an example; "" when nothing is.
+inline std::string check_result(example const& e, std::size_t rank, std::size_t size, std::byte const* data) {
+  std::size_t const element = size_of(e.type);
   std::vector<std::byte> expected = e.combined;
   lockstep::plan::range checked{0, e.count};
   switch (e.which) {
     case collective::all_reduce: break;
-    case collective::reduce: expected = e.root == number(communicator.rank()) ? e.combined : input; break;
+    case collective::reduce: expected = static_cast<std::size_t>(e.root) == rank ? e.combined : e.inputs[rank]; break;
     case collective::broadcast: expected = e.inputs[static_cast<std::size_t>(e.root)]; break;
     case collective::reduce_scatter: checked = lockstep::plan::part(e.count, rank, size); break;
     case collective::all_gather:
@@ -284,18 +286,52 @@ std::string run_example(example const& e, Communicator& communicator, lockstep::
                   expected.begin() + static_cast<std::ptrdiff_t>(part.first * element));
       }
   }
-  if (e.which == collective::all_reduce || e.which == collective::broadcast || e.which == collective::all_gather) {
-    log.insert(log.end(), data, data + bytes);
-  }
-  for (std::size_t index = 0; index < guard; ++index) {
-    if (memory[index] != mark || memory[guard + bytes + index] != mark) {
-      return e.text() + ": wrote beside the elements of rank " + std::to_string(rank);
-    }
-  }
   if (!same_elements(e.type, data + checked.first * element, expected.data() + checked.first * element, checked.count)) {
     return e.text() + ": wrong elements on rank " + std::to_string(rank);
   }
   return {};
+}
+
+/// Elements of a rank between two stretches of marked bytes, which must stay.
+class guarded {
+ public:
+  static constexpr std::size_t margin = 64;
+
+  explicit guarded(std::vector<std::byte> const& elements) : memory_(margin + elements.size() + margin, mark) {
+    std::copy(elements.begin(), elements.end(), memory_.begin() + margin);
+  }
+
+  [[nodiscard]] std::vector<std::byte>& memory() { return memory_; }
+  [[nodiscard]] std::byte* data() { return memory_.data() + margin; }
+  [[nodiscard]] bool intact() const {
+    auto const marked = [](std::byte each) { return each == mark; };
+    return std::all_of(memory_.begin(), memory_.begin() + margin, marked) &&
+           std::all_of(memory_.end() - margin, memory_.end(), marked);
+  }
+
+ private:
+  static constexpr std::byte mark{0xa5};
+
+  std::vector<std::byte> memory_;
+};
+
+/// Runs one example on one rank; returns what is wrong with the result. Appends what must be the same on all ranks to `log`.
+template <class Communicator>
+std::string run_example(example const& e, Communicator& communicator, lockstep::host::stream const& own_stream,
+                        std::vector<std::byte>& log) {
+  auto const rank = static_cast<std::size_t>(communicator.rank());
+  guarded elements{e.inputs[rank]};
+  lockstep::host::stream_ref const stream = e.queued ? own_stream.ref() : lockstep::host::stream_ref{};
+  call(e, communicator, {elements.data(), e.count, e.type}, stream);
+  stream.synchronize();
+
+  if (same_everywhere(e)) {
+    log.insert(log.end(), elements.data(), elements.data() + e.count * size_of(e.type));
+  }
+  if (!elements.intact()) {
+    return e.text() + ": wrote beside the elements of rank " + std::to_string(rank);
+  }
+  return check_result(e, rank, static_cast<std::size_t>(communicator.size()), elements.data());
 }
 
 /// Collectives give the reference's elements on every rank, the same bits everywhere and again in a second run.

@@ -81,7 +81,7 @@ class timeout_error : public error {
  public:
   timeout_error(rank_id missing, std::string const& message) : error(message), missing_(missing) {}
 
-  /// The first rank that had not arrived.
+  /// The first rank that had not arrived; -1 where that can't be told.
   [[nodiscard]] rank_id missing() const noexcept { return missing_; }
 
  private:

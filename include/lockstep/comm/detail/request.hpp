@@ -63,9 +63,12 @@ inline void check(request const& wanted, int size) {
   }
 }
 
-/// The error of a healthy rank whose collective another's failure ended.
+/// The error of a healthy rank that another's failure stopped in what it was doing: a collective, say.
+[[nodiscard]] inline aborted_error stopped(std::string const& doing, rank_id rank, std::string const& reason) {
+  return aborted_error(doing + " on rank " + std::to_string(number(rank)) + " was stopped: " + reason);
+}
 [[nodiscard]] inline aborted_error stopped(request const& wanted, rank_id rank, std::string const& reason) {
-  return aborted_error(to_string(wanted) + " on rank " + std::to_string(number(rank)) + " was stopped: " + reason);
+  return stopped(to_string(wanted), rank, reason);
 }
 
 }  // namespace lockstep::comm_detail
