@@ -145,7 +145,8 @@ class bucket_pipeline {
       publish(b, stream);
     }
     for (std::size_t b = 0; buffers != nullptr && b < buffers->size(); ++b) {
-      travel(*buffers, b, bucket_side::value, stream, [&](typed_span span) { communicator_.broadcast(span, rank_id{0}, stream); });
+      travel(*buffers, b, bucket_side::value, stream,
+             [&](typed_span span) { communicator_.broadcast(span, rank_id{0}, stream); });
     }
     follow(model_, stream, ready_);
   }

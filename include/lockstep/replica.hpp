@@ -85,9 +85,9 @@ class replica_body {
     return step{*this, info, running::now};
   }
 
-  /// Records a step in a graph instead of running it: `work(step)` calls `micro_batch`, the model and `finish`, as for any step.
-  /// Leaves everything as it is. After at least two steps of the same sizes, whose work this step repeats. Throws usage_error
-  /// where that can't be: see capturable.
+  /// Records a step in a graph instead of running it: `work(step)` calls `micro_batch`, the model and `finish`, as for any
+  /// step. Leaves everything as it is. After at least two steps of the same sizes, whose work this step repeats. Throws
+  /// usage_error where that can't be: see capturable.
   template <class Work>
   [[nodiscard]] auto record(step_info info, Work&& work) {
     expects(capturable(), "record: the steps of this replica can't be captured");
@@ -225,7 +225,8 @@ class replica_body {
   step_result end() {
     if constexpr (Backend::asynchronous) {
       attempt("preparing", [&] { finished_[steps_ % steps_in_flight].record(stream_); });
-      return {results_, [](void* source, std::uint64_t number) { return fetch(*static_cast<results*>(source), number); }, steps_};
+      return {results_, [](void* source, std::uint64_t number) { return fetch(*static_cast<results*>(source), number); },
+              steps_};
     } else {
       return step_result{totals_->outcome(steps_)};
     }

@@ -180,8 +180,9 @@ class step_totals {
 
   /// Leaves the outcome of the step where the host reads it.
   void close(stream_ref stream) {
-    Backend::invoke(stream, totals_detail::close{sums(), counters(), std::exchange(pending_loss_, false) ? loss_cell() : nullptr,
-                                                 outcomes_.template as<step_outcome>(), kept});
+    Backend::invoke(stream,
+                    totals_detail::close{sums(), counters(), std::exchange(pending_loss_, false) ? loss_cell() : nullptr,
+                                         outcomes_.template as<step_outcome>(), kept});
   }
 
   /// The outcome of a step: done, and not `kept` or more steps back.

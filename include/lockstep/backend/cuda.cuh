@@ -7,8 +7,8 @@
 #include <lockstep/core/options.hpp>
 
 #include <cuda_runtime.h>
-#include <cuda/stream_ref>
 #include <nvtx3/nvToolsExt.h>
+#include <cuda/stream_ref>
 
 #include <algorithm>
 #include <cstddef>

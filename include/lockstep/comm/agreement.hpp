@@ -108,6 +108,7 @@ class agreement {
     auto memory = device_.allocate(bytes, memory_use::other);
     Backend::copy(device_.stream(), memory.data(), words.data(), bytes);
     collective(typed_span{memory.data(), words.size(), element_type::u64});
+    communicator_.wait(device_.stream());  // with a deadline, which a copy to the host has not
     Backend::copy(device_.stream(), words.data(), memory.data(), bytes);
     device_.stream().synchronize();
   }

@@ -150,7 +150,9 @@ inline constexpr bool elements_are_views<std::tuple<Views...>> = ((is_replicated
 // Whether two batches are views of the same memory. One that can't be compared is the same as none.
 template <class T>
 constexpr bool same(T const& a, T const& b) {
-  if constexpr (requires { { a == b } -> std::convertible_to<bool>; }) {
+  if constexpr (requires {
+                  { a == b } -> std::convertible_to<bool>;
+                }) {
     return a == b;
   } else {
     return false;

@@ -44,7 +44,8 @@ struct step_options {
 enum class updates : std::uint8_t {
   /// Once all gradients, and the votes of all ranks, are known.
   held,
-  /// Each bucket as soon as its gradients are reduced, while backward goes on. Only where `total_samples` is given, no rank calls
+  /// Each bucket as soon as its gradients are reduced, while backward goes on. Only where `total_samples` is given, no rank
+  /// calls
   /// `skip`, and nothing is done between `reduce` and `update`. A whole optimizer, and a model that reports unused parameters,
   /// hold the update all the same.
   as_reduced,

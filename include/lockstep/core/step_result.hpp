@@ -20,8 +20,8 @@ struct step_outcome {
   std::uint64_t applied = 0;
 };
 
-/// What one step came to, over all ranks. The same on every rank. Where devices work behind the host's back, asking for anything
-/// but the number of the step waits until the step is done, and throws what went wrong there.
+/// What one step came to, over all ranks. The same on every rank. Where devices work behind the host's back, asking for
+/// anything but the number of the step waits until the step is done, and throws what went wrong there.
 class step_result {
  public:
   using fetch = step_outcome (*)(void* source, std::uint64_t step);

@@ -35,9 +35,7 @@ struct step_sums {
     return nominal < 67108864.0 * ranks && ranks * nominal_squares != nominal * nominal;
   }
   /// The mean loss over the samples that counted; 0 when none did.
-  [[nodiscard]] LOCKSTEP_HOST_DEVICE double mean_loss() const {
-    return weight == 0 ? 0 : loss * (nominal / (ranks * weight));
-  }
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE double mean_loss() const { return weight == 0 ? 0 : loss * (nominal / (ranks * weight)); }
 };
 
 /// A stretch of one parameter that this rank updates: `count` elements from each address.
@@ -75,8 +73,8 @@ template <class Optimizer>
 /// - `set(stream, std::span<Optimizer const> one or one a group)`: the hyperparameters of the updates that follow,
 /// - `prepare(stream, std::uint64_t const* applied)`: what all elements share, for the update after `*applied` others, and
 /// - `run(stream, plan::range buckets, step_sums const* sums, double const* uses)`, which updates the segments of these
-///   buckets. Where `sums` is null, the gradient factor is 1 and nothing is left out; where `uses` is null every parameter takes
-///   part, else those with a use count other than 0.
+///   buckets. Where `sums` is null, the gradient factor is 1 and nothing is left out; where `uses` is null every parameter
+///   takes part, else those with a use count other than 0.
 /// All pointers are to device memory; all of it may be recorded in a graph, but for `set`, which comes before the graph runs.
 template <class Backend, class Optimizer>
 class elementwise_update;
