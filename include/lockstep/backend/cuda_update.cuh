@@ -25,8 +25,7 @@ namespace lockstep {
 namespace cuda_detail {
 
 inline constexpr unsigned update_threads = 256;
-inline constexpr unsigned update_elements = 4 * update_threads;  // by one block at a time
-inline constexpr unsigned update_rounds = 2;                     // of a block, at most
+inline constexpr unsigned update_elements = 4 * update_threads;  // of a block at a time: four a thread
 
 /// What one block updates: a stretch of one segment.
 template <std::size_t Slots>
@@ -35,7 +34,7 @@ struct alignas(16) update_chunk {
   void const* gradient;
   void* values;  // of 16 bits; null for f32
   float* slots[Slots == 0 ? 1 : Slots];
-  int count;  // at most update_rounds * update_elements, less `lead`
+  int count;  // with `lead`, at most 2 * update_elements
   std::uint32_t parameter;
   element_type value_type;
   element_type gradient_type;
@@ -53,8 +52,8 @@ struct update_four {
   std::uint32_t gradient[4];  // as stored: four f32, or two pairs of 16 bits
   float slots[Slots == 0 ? 1 : Slots][4];
 
-  /// Those that this thread updates in a round. Elements of unlike alignment are accessed one by one; then the neighbours of a
-  /// thread's elements are those of its neighbours.
+  /// Those that this thread updates in round 0 or 1. Elements of unlike alignment are accessed one by one; then the neighbours
+  /// of a thread's elements are those of its neighbours.
   __device__ update_four(update_chunk<Slots> const& chunk, unsigned round) {
     bool const alike = chunk.lead < 4;
     unsigned const lane = threadIdx.x % 32;
@@ -96,7 +95,8 @@ struct update_four {
     to[3] = from.w;
   }
 
-  /// Reads the four; 0 stands for those that lie beyond the chunk.
+  /// Reads the four; 0 stands for those that lie beyond the chunk. Gradients and slots are not used again soon, and leave the
+  /// cache first (.cs); weights stay as long as anything else (.cg).
   __device__ void load(update_chunk<Slots> const& chunk) {
     if (whole) {
       assign(weights, __ldcg(reinterpret_cast<float4 const*>(chunk.weights + first)));
@@ -207,9 +207,9 @@ struct update_four {
   }
 };
 
-/// `*from`, read at once: the compiler would wait for what is needed first before it reads the rest.
+/// `*from`, read at once: left alone, the compiler waits for what is needed first before it reads the rest.
 template <std::size_t Slots>
-__device__ update_chunk<Slots> read(update_chunk<Slots> const* from) {
+__device__ update_chunk<Slots> read_chunk(update_chunk<Slots> const* from) {
   struct {
     uint4 words[sizeof(update_chunk<Slots>) / sizeof(uint4)];
   } bits;
@@ -220,17 +220,17 @@ __device__ update_chunk<Slots> read(update_chunk<Slots> const* from) {
   return __builtin_bit_cast(update_chunk<Slots>, bits);
 }
 
-/// The same of the sums of a step; without any, those of one rank that announced one sample and counted it: a factor of 1.
-__device__ inline step_sums read(step_sums const* sums) {
-  step_sums all{.weight = 1, .nominal = 1, .nominal_squares = 1, .ranks = 1};
-  if (sums != nullptr) {
-    all.weight = __ldca(&sums->weight);
-    all.votes = __ldca(&sums->votes);
-    all.nominal = __ldca(&sums->nominal);
-    all.nominal_squares = __ldca(&sums->nominal_squares);
-    all.ranks = __ldca(&sums->ranks);
+/// The same for all sums but the loss; without any, those of one rank that announced one sample and counted it.
+__device__ inline step_sums read_sums(step_sums const* from) {
+  step_sums sums{.weight = 1, .nominal = 1, .nominal_squares = 1, .ranks = 1};
+  if (from != nullptr) {
+    sums.weight = __ldca(&from->weight);
+    sums.votes = __ldca(&from->votes);
+    sums.nominal = __ldca(&from->nominal);
+    sums.nominal_squares = __ldca(&from->nominal_squares);
+    sums.ranks = __ldca(&from->ranks);
   }
-  return all;
+  return sums;
 }
 
 /// One block a chunk. A thread reads all of its elements before it updates the first. The arithmetic stands here once, for
@@ -240,10 +240,10 @@ __global__ void __launch_bounds__(update_threads)
     update(update_chunk<slot_count<Optimizer>> const* chunks, Optimizer const* optimizers,
            prepared_type<Optimizer> const* prepared, step_sums const* sums, double const* uses) {
   using four = update_four<slot_count<Optimizer>>;
-  update_chunk<slot_count<Optimizer>> const chunk = read(chunks + blockIdx.x);
+  update_chunk<slot_count<Optimizer>> const chunk = read_chunk(chunks + blockIdx.x);
   four now{chunk, 0};
   now.load(chunk);  // before the rest is looked at, which seldom says that it was in vain
-  step_sums const step = read(sums);
+  step_sums const step = read_sums(sums);
   if (step.skipped() || (uses != nullptr && uses[chunk.parameter] == 0)) {
     return;
   }
@@ -284,7 +284,7 @@ struct argument_bytes {
 };
 
 template <class = void>
-__global__ void store(argument_bytes const from, unsigned char* to, unsigned bytes) {
+__global__ void store_argument(argument_bytes const from, unsigned char* to, unsigned bytes) {
   for (unsigned i = threadIdx.x; i < bytes; i += blockDim.x) {
     to[i] = from.bytes[i];
   }
@@ -317,7 +317,7 @@ class elementwise_update<cuda, Optimizer> {
     std::vector<chunk> chunks;
     for (segment const& s : segments) {
       firsts_.resize((std::max)(firsts_.size(), s.bucket + 1), chunks.size());
-      cut(s, cuda_detail::update_elements * (few ? 1 : cuda_detail::update_rounds), chunks);
+      cut(s, (few ? 1 : 2) * std::size_t{cuda_detail::update_elements}, chunks);
       narrow_ = narrow_ || s.master != nullptr;
     }
     firsts_.push_back(chunks.size());
@@ -337,7 +337,7 @@ class elementwise_update<cuda, Optimizer> {
     }
   }
 
-  /// `optimizers`, one or one a group, hold for what is prepared later. Enqueues nothing when no byte of them changed. Throws
+  /// `optimizers`, one or one a group, are those of later calls. Enqueues nothing when no byte of them changed. Throws
   /// usage_error when there are too few.
   void set(cuda::stream_ref stream, std::span<Optimizer const> optimizers) {
     if (!set_.set(optimizers)) {
@@ -348,8 +348,8 @@ class elementwise_update<cuda, Optimizer> {
     for (std::size_t done = 0; done < bytes; done += sizeof part) {
       std::size_t const now = (std::min)(bytes - done, sizeof part);
       std::memcpy(part.bytes, reinterpret_cast<unsigned char const*>(set_.all().data()) + done, now);
-      cuda_detail::store<><<<1, cuda_detail::update_threads, 0, stream.get()>>>(part, optimizers_.as<unsigned char>() + done,
-                                                                                static_cast<unsigned>(now));
+      cuda_detail::store_argument<><<<1, cuda_detail::update_threads, 0, stream.get()>>>(
+          part, optimizers_.as<unsigned char>() + done, static_cast<unsigned>(now));
       check(cudaGetLastError());
     }
   }
@@ -381,7 +381,7 @@ class elementwise_update<cuda, Optimizer> {
   [[nodiscard]] std::size_t first_of(std::size_t bucket) const { return firsts_[(std::min)(bucket, firsts_.size() - 1)]; }
 
   static std::uint8_t behind_four(void const* array, std::size_t element_bytes) {
-    return reinterpret_cast<std::uintptr_t>(array) / element_bytes % 4;
+    return static_cast<std::uint8_t>(reinterpret_cast<std::uintptr_t>(array) / element_bytes % 4);
   }
 
   static void cut(segment const& whole, std::size_t elements, std::vector<chunk>& chunks) {
@@ -393,7 +393,7 @@ class elementwise_update<cuda, Optimizer> {
     }
     for (std::size_t first = 0, count = 0; first < whole.count; first += count) {
       chunk part{};
-      part.lead = !alike ? 4 : first == 0 ? lead : 0;
+      part.lead = static_cast<std::uint8_t>(!alike ? 4 : first == 0 ? lead : 0);
       count = (std::min)(whole.count - first, elements - part.lead % 4);
       bool const narrow = whole.value_type != element_type::f32;
       void* const value = static_cast<std::byte*>(whole.value) + first * size_of(whole.value_type);

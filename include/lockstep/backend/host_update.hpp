@@ -45,7 +45,7 @@ class elementwise_update<host, Optimizer> {
     });
   }
 
-  /// `optimizers`, one or one a group, hold for what is prepared later. Throws usage_error when there are too few.
+  /// `optimizers`, one or one a group, are those of later calls. Throws usage_error when there are too few.
   void set(host::stream_ref stream, std::span<Optimizer const> optimizers) {
     if (set_.set(optimizers)) {
       stream.enqueue([this, changed = set_.all()]() mutable { optimizers_ = std::move(changed); });
