@@ -2,22 +2,35 @@
 # SPDX-FileCopyrightText: 2026 The lockstep authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the examples in build/ and runs build/examples/digits with the options given here; --help lists them.
-# Installs what is missing through apt-get (through sudo when not root). What it says of that goes to standard error.
+# Trains a classifier of handwritten digits with the options given here; --help lists them. Where nvcc and a GPU are there, on
+# the GPUs, and beside them on the host; elsewhere on the host. The first line says which.
+# Builds the example in build-gpu/ or build/. Installs what is missing through apt-get (through sudo when not root). What it
+# says of that goes to standard error.
 # Exit status 77: the example cannot be built here, and why stands on standard error.
 set -euo pipefail
 
 # shellcheck source=scripts/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/setup.sh"
 
+folder=$root/build program=digits options=()
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+if ! command -v nvcc >/dev/null; then
+  echo "On the host: nvcc is not there"
+elif [[ $gpus -eq 0 ]]; then
+  echo "On the host: nvcc is there, a GPU is not"
+else
+  echo "On the GPUs ($gpus), and beside them on the host"
+  folder=$root/build-gpu program=digits_cuda options=(-Dcuda=enabled -Dgpu_arch=native)  # the folder of tests/run.sh --gpu
+fi
+
 prepare() {
   install_missing
-  configure "$root/build"
-  if ! ninja -C "$root/build" -t query examples/digits >/dev/null 2>&1; then
-    echo "skipped: build/examples/digits is not part of the build here; it needs examples/digits.cpp and libcli11-dev"
+  configure "$folder" "${options[@]}"
+  if ! ninja -C "$folder" -t query "examples/$program" >/dev/null 2>&1; then
+    echo "skipped: examples/$program is not part of the build here; digits needs libcli11-dev, digits_cuda cuBLASLt"
     exit 77
   fi
-  ninja -C "$root/build" examples/digits
+  ninja -C "$folder" "examples/$program"
 }
 prepare >&2
-exec "$root/build/examples/digits" "$@"
+exec "$folder/examples/$program" "$@"

@@ -75,7 +75,7 @@ if [[ $gpu == yes ]]; then
   if nvidia-smi -L >/dev/null 2>&1; then
     arch=(-Dgpu_arch=native)
   fi
-  run_tests gpu build-gpu 'gpu multi_gpu' -Dcuda=enabled -Dexamples=disabled "${arch[@]}"
+  run_tests gpu build-gpu 'gpu multi_gpu' -Dcuda=enabled "${arch[@]}"
 else
   if [[ $sanitize == yes ]]; then
     lean=(-Doptimization=1 -Ddebug=false -Dcuda=disabled -Dblas=disabled -Dexamples=disabled)

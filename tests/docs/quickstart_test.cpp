@@ -16,7 +16,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +73,49 @@ TEST_CASE("quickstart: the gradients of the example's model pass the check") {
   }
   CHECK(report.within(0.01));
   CHECK(report.checked == 15 + 3);
+}
+
+TEST_CASE("quickstart: the parts of the page together learn digits") {
+  std::string const path = LOCKSTEP_DATA_DIR "/digits/digits.csv";
+  constexpr int classes = 10;
+  constexpr int epochs = 3;
+  std::ostringstream log;
+
+  std::ifstream file{path};
+  lockstep::table<float, int> digits = lockstep::read_labelled_csv(file, path, classes);
+  for (float& pixel : digits.values<0>()) {
+    pixel /= 16.0F;
+  }
+
+  lockstep::trainer<examples::mlp, lockstep::adamw, lockstep::peer_all_reduce<>> trainer{
+      lockstep::devices::first(4),
+      [](lockstep::device_context<lockstep::host>& device) {
+        return examples::mlp{device, {64, 64, classes}, 1};
+      },
+      {lockstep::adamw{.learning_rate = 3e-3F, .weight_decay = 0.01F},   // weights
+       lockstep::adamw{.learning_rate = 3e-3F, .weight_decay = 0.0F}}};  // biases
+
+  lockstep::loader loader{digits, {.batch = 64, .seed = 1}};
+  lockstep::progress progress{epochs * loader.batches(), {.out = log}};
+  for (std::uint64_t epoch = 0; epoch < epochs; ++epoch) {
+    for (auto const& batch : loader.epoch(epoch)) {
+      auto const result = trainer.step(batch);
+      progress.update(result);
+    }
+  }
+  progress.finish();
+
+  std::vector<float> probabilities(digits.rows() * classes);
+  lockstep::sample_view<float> const predicted{probabilities.data(), digits.rows(), classes};
+  trainer.predict(digits.view(), predicted);
+
+  std::size_t right = 0;
+  for (std::size_t i = 0; i < digits.rows(); ++i) {
+    right +=
+        std::max_element(predicted[i].begin(), predicted[i].end()) - predicted[i].begin() == digits.values<1>()[i] ? 1U : 0U;
+  }
+  CHECK(static_cast<double>(right) > 0.8 * static_cast<double>(digits.rows()));
+  CHECK(log.str().find("100%") != std::string::npos);
 }
 
 TEST_CASE("quickstart: the marks of the example's model come late enough") {

@@ -9,6 +9,7 @@ import tempfile
 
 import benchmarks
 import consumers
+import existing_code
 import fail
 import sentences
 import snippets
@@ -109,6 +110,7 @@ FAILURES = [
 # Pages, and the words that the check of their snippets must say; no words where nothing is wrong.
 QUOTED = "  int twice(int x) {\n    return 2 * x;\n  }\n"
 PROGRAM = "#include <cstdio>\nint main() {{ std::printf(\"{}\\n\"); }}\n"
+DIFFERENCE = "--- examples/a.cu\n+++ examples/b.cu\n@@ -1,2 +1,2 @@\n int z;\n"
 PAGES = {
     "quotes.md": ("```cpp\nint twice(int x) {\n  return 2 * x;\n}\n```\n", ""),
     "quotes_a_part.md": ("- a list\n\n  ```cpp\n  return 2 * x;\n  ```\n", ""),
@@ -120,11 +122,15 @@ PAGES = {
     "quotes_another_language.md": ("```meson\nproject(x)\n```\n", "nor quoted"),
     "names_no_language.md": ("```\nint i;\n```\n", "must name its language"),
     "names_another.md": ("```c++\nint i;\n```\n", "write cpp instead"),
+    "shows_a_difference.md": (f"```diff\n{DIFFERENCE}-int a;\n+int b;\n```\n", ""),
+    "shows_another.md": (f"```diff\n{DIFFERENCE}-int a;\n+int c;\n```\n", "it must have shown:"),
+    "names_no_files.md": ("```diff\n-int a;\n+int b;\n```\n", "a diff begins with two lines"),
+    "names_a_file_that_is_missing.md": ("```diff\n--- examples/none.cu\n+++ examples/b.cu\n```\n", "No such file"),
     "is_not_closed.md": ("```cpp\nint i;\n", "not closed"),
     "is_no_code.md": ("```sh\nwhatever\n```\n", ""),
     "prints.md": ("```cpp\n" + PROGRAM.format("right") + "```\n\n```text\nright\n```\n", ""),
     "prints_something.md": ("```cpp\n" + PROGRAM.format("any") + "```\n\nProse.\n\n```text\nother\n```\n", ""),
-    "prints_else.md": ("```cpp\n" + PROGRAM.format("wrong") + "```\n\n```text\nright\n```\n", "it printed:\n  wrong"),
+    "prints_else.md": ("```cpp\n" + PROGRAM.format("wrong") + "```\n\n```text\nright\n```\n", "it has printed:\n  wrong"),
     "warns.md": ("```cpp\nint main() { int x; }\n```\n", "unused variable"),
     "fails.md": ("```cpp\nint main() { return 3; }\n```\n", "it ended with 3"),
 }
@@ -292,6 +298,8 @@ def check_snippets(checks, cxx):
         (root / "docs").mkdir()
         (root / "examples").mkdir()
         (root / "examples/quoted.cpp").write_text(QUOTED)
+        (root / "examples/a.cu").write_text("int z;\nint a;\n")
+        (root / "examples/b.cu").write_text("int z;\nint b;\n")
         (root / "examples/CMakeLists.txt").write_text("project(x)\n")
         (root / "examples/meson.build").write_text("project('x', 'cpp')\n")
         (root / "README.md").write_text(README_PROGRAM)
@@ -357,6 +365,23 @@ def check_benchmarks(checks):
         checks.check(f"benchmarks notice: {name}", wrong(broken, words))
 
 
+def check_existing_code(checks):
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = (pathlib.Path(folder) / name for name in ("before.cu", "after.cu"))
+        before.write_text("int a;\nint b;\n")
+        after.write_text("// why\n\nint a;\n  // why\nint c;\n")
+        changed = existing_code.changed_lines(before, after)
+        checks.check("changed lines are counted", [] if changed == ["< int b;", "> int c;"] else [f"counted {changed}"])
+    for lines, page, words in (
+        (25, "25 lines", ""),
+        (26, "26 lines", "at most 25"),
+        (0, "0 lines", "at most 25"),
+        (25, "25 changed lines", ""),
+        (25, "24 lines", "a.md must say that 25 lines"),
+    ):
+        checks.check(f"changed lines: {lines}, {page}", wrong(existing_code.judge(["> int x;"] * lines, {"a.md": page}), words))
+
+
 def check_reading(checks):
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
@@ -393,6 +418,7 @@ def main():
         rules = [rule for rule, problems in sentences.judge(said, page, expectations) if problems]
         good = len(rules) == 1 and rules[0].startswith(broken) if broken else not rules
         checks.check(f"sentences {i}", [] if good else [f"must break {broken}, and broke {rules}"])
+    check_existing_code(checks)
     check_reading(checks)
     check_benchmarks(checks)
     checks.finish()

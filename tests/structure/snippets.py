@@ -4,7 +4,8 @@
 
 A ```cpp block with `int main` is a program; a ```text block right behind it is its output. The programs of README.md print the
 same under every policy. Every other ```cpp block is some lines of a file below examples/, tests/ or include/, indentation
-aside, and a ```cmake or ```meson block is some lines of a build file there.
+aside, and a ```cmake or ```meson block is some lines of a build file there. A ```diff block is the whole difference of the two
+files that its first lines name, with one line of context.
 """
 
 import hashlib
@@ -108,18 +109,29 @@ def not_quoted(block, sources):
     ]
 
 
+def not_the_difference(block, root):
+    """What is wrong with a diff block."""
+    named = [line.split()[1:] for line in block.lines[:2]]
+    if [line[:4] for line in block.lines[:2]] != ["--- ", "+++ "] or any(len(words) != 1 for words in named):
+        return ["a diff begins with two lines: --- and a file, +++ and a file"]
+    status, lines = run(["diff", "-U1", named[0][0], named[1][0]], root)
+    if status not in (0, 1):
+        return lines
+    return difference(block.lines[2:], [line.rstrip() for line in lines[2:]], "shown")
+
+
 def other_policies(text):
     """A program of README.md under each policy that it doesn't name: {policy: text}."""
     programs = {policy: text.replace(POLICY, policy) for policy in OTHER_POLICIES if POLICY in text}
     return {p: DEVICES.sub(OTHER_POLICIES[p], t) if OTHER_POLICIES[p] else t for p, t in programs.items()}
 
 
-def difference(printed, wanted):
-    """What is wrong with the lines that a program printed; any are right where the page shows none."""
+def difference(printed, wanted, verb="printed"):
+    """What is wrong with the lines that a program printed, or a page shows; any are right where none are wanted."""
     printed = [line.rstrip() for line in printed]
     if wanted is None or printed == wanted:
         return []
-    return ["it must print:", *wanted, "it printed:", *printed]
+    return [f"it must have {verb}:", *wanted, f"it has {verb}:", *printed]
 
 
 def main():
@@ -171,7 +183,8 @@ def main():
         programs = 0
         for block in blocks_of(page.read_text()):
             if not block.is_program:
-                checks.check(f"{title}:{block.line}", not_quoted(block, sources))
+                problems = not_the_difference(block, tools.root) if block.language == "diff" else not_quoted(block, sources)
+                checks.check(f"{title}:{block.line}", problems)
                 continue
             programs += 1
             name = f"{title}, program {programs}"
