@@ -139,11 +139,16 @@ class optimizer_state<Optimizer, Backend> {
   /// those to start from.
   void own(plan::owned_stretches mine, typename Backend::stream_ref stream) {
     owned_ = std::move(mine.stretches);
+    std::vector<std::size_t> slots_at;
+    std::vector<std::size_t> masters_at;
     std::size_t elements = 0;
     std::size_t master_elements = 0;
     for (plan::mark const& stretch : owned_) {
-      elements += stretch.count;
-      master_elements += parameters_->distinct(stretch.parameter).value_type == element_type::f32 ? 0 : stretch.count;
+      slots_at.push_back(aligned_like(elements, stretch));
+      elements = slots_at.back() + stretch.count;
+      bool const narrow = parameters_->distinct(stretch.parameter).value_type != element_type::f32;
+      masters_at.push_back(narrow ? aligned_like(master_elements, stretch) : master_elements);
+      master_elements = masters_at.back() + (narrow ? stretch.count : 0);
     }
     for (auto& slot : slots_) {
       resize(slot, elements);
@@ -151,13 +156,9 @@ class optimizer_state<Optimizer, Backend> {
     }
     resize(masters_, master_elements);
     std::vector<update_segment<slots>> segments;
-    std::size_t slot_at = 0;
-    std::size_t master_at = 0;
     for (std::size_t i = 0; i < owned_.size(); ++i) {
-      segments.push_back(segment_of(owned_[i], slot_at, master_at));
+      segments.push_back(segment_of(owned_[i], slots_at[i], masters_at[i]));
       segments.back().bucket = mine.buckets[i];
-      slot_at += owned_[i].count;
-      master_at += segments.back().master != nullptr ? owned_[i].count : 0;
     }
     update_.emplace(device_, std::move(segments));
     update_->load_masters(stream);
@@ -182,6 +183,14 @@ class optimizer_state<Optimizer, Backend> {
       array = {};  // its memory is free for the next
       array = device_.allocate(elements * sizeof(float), memory_use::optimizer_state);
     }
+  }
+
+  /// The first place from `at` on that lies in an aligned group of four where the stretch's value lies in one, so that four
+  /// elements of every array can be read at once.
+  [[nodiscard]] std::size_t aligned_like(std::size_t at, plan::mark const& stretch) const {
+    typed_span const values = parameters_->distinct(stretch.parameter).values().part(stretch.first, stretch.count);
+    std::size_t const wanted = reinterpret_cast<std::uintptr_t>(values.data) / size_of(values.type) % 4;
+    return at + (wanted + 4 - at % 4) % 4;
   }
 
   [[nodiscard]] update_segment<slots> segment_of(plan::mark const& stretch, std::size_t slot_at, std::size_t master_at) const {
