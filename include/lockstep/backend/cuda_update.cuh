@@ -102,16 +102,16 @@ struct update_four {
       assign(weights, __ldcg(reinterpret_cast<float4 const*>(chunk.weights + first)));
 #pragma unroll
       for (std::size_t s = 0; s != Slots; ++s) {
-        assign(slots[s], __ldcs(reinterpret_cast<float4 const*>(chunk.slots[s] + first)));
+        assign(slots[s], __ldcg(reinterpret_cast<float4 const*>(chunk.slots[s] + first)));
       }
       if (chunk.gradient_type == element_type::f32) {
-        uint4 const read = __ldcs(reinterpret_cast<uint4 const*>(static_cast<float const*>(chunk.gradient) + first));
+        uint4 const read = __ldcg(reinterpret_cast<uint4 const*>(static_cast<float const*>(chunk.gradient) + first));
         gradient[0] = read.x;
         gradient[1] = read.y;
         gradient[2] = read.z;
         gradient[3] = read.w;
       } else {
-        uint2 const read = __ldcs(reinterpret_cast<uint2 const*>(static_cast<std::uint16_t const*>(chunk.gradient) + first));
+        uint2 const read = __ldcg(reinterpret_cast<uint2 const*>(static_cast<std::uint16_t const*>(chunk.gradient) + first));
         gradient[0] = read.x;
         gradient[1] = read.y;
       }
@@ -125,14 +125,14 @@ struct update_four {
       weights[j] = __ldcg(chunk.weights + i);
 #pragma unroll
       for (std::size_t s = 0; s != Slots; ++s) {
-        slots[s][j] = __ldcs(chunk.slots[s] + i);
+        slots[s][j] = __ldcg(chunk.slots[s] + i);
       }
     });
     if (chunk.gradient_type == element_type::f32) {
-      for_each(chunk, [&](int j, int i) { gradient[j] = __ldcs(static_cast<std::uint32_t const*>(chunk.gradient) + i); });
+      for_each(chunk, [&](int j, int i) { gradient[j] = __ldcg(static_cast<std::uint32_t const*>(chunk.gradient) + i); });
     } else {
       for_each(chunk, [&](int j, int i) {
-        std::uint32_t const half = __ldcs(static_cast<std::uint16_t const*>(chunk.gradient) + i);
+        std::uint32_t const half = __ldcg(static_cast<std::uint16_t const*>(chunk.gradient) + i);
         gradient[j / 2] |= half << (16 * (j % 2));
       });
     }
@@ -185,7 +185,7 @@ struct update_four {
       __stcg(reinterpret_cast<float4*>(chunk.weights + first), float4{weights[0], weights[1], weights[2], weights[3]});
 #pragma unroll
       for (std::size_t s = 0; s != Slots; ++s) {
-        __stcs(reinterpret_cast<float4*>(chunk.slots[s] + first), float4{slots[s][0], slots[s][1], slots[s][2], slots[s][3]});
+        __stcg(reinterpret_cast<float4*>(chunk.slots[s] + first), float4{slots[s][0], slots[s][1], slots[s][2], slots[s][3]});
       }
       if (chunk.values != nullptr) {
         __stcg(reinterpret_cast<ushort4*>(static_cast<std::uint16_t*>(chunk.values) + first),
@@ -198,7 +198,7 @@ struct update_four {
       __stcg(chunk.weights + i, weights[j]);
 #pragma unroll
       for (std::size_t s = 0; s != Slots; ++s) {
-        __stcs(chunk.slots[s] + i, slots[s][j]);
+        __stcg(chunk.slots[s] + i, slots[s][j]);
       }
       if (chunk.values != nullptr) {
         __stcg(static_cast<std::uint16_t*>(chunk.values) + i, narrowed(j, chunk.value_type));
