@@ -119,10 +119,6 @@ class model : public examples::perceptron<arithmetic> {
   }
 };
 
-struct free_pinned {
-  void operator()(void* memory) const noexcept { static_cast<void>(cudaFreeHost(memory)); }
-};
-
 std::unique_ptr<void, lockstep::cuda::give_back> device_memory(std::size_t bytes) {
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes));
@@ -143,23 +139,24 @@ class device_batches {
   /// {samples, in} f32, then {samples} labels.
   [[nodiscard]] std::size_t bytes() const { return samples_ * (in_ * sizeof(float) + sizeof(std::int32_t)); }
   [[nodiscard]] void* memory(std::size_t slot) const { return memory_[slot].get(); }
-  [[nodiscard]] model::batch view(std::size_t slot) const {
-    auto* const inputs = static_cast<float*>(memory(slot));
+  [[nodiscard]] model::batch view(std::size_t slot) const { return view_of(memory(slot)); }
+  [[nodiscard]] model::batch view_of(void* memory) const {
+    auto* const inputs = static_cast<float*>(memory);
     return {lockstep::sample_view<float const>{inputs, samples_, in_},
-            lockstep::sample_view<std::int32_t const>{labels(slot), samples_, 1}};
+            lockstep::sample_view<std::int32_t const>{labels(memory), samples_, 1}};
   }
   /// Synchronizes: the host waits.
   void fill(std::size_t slot, std::size_t classes, std::uint64_t seed) {
     fill_normal<<<1024, 256>>>(static_cast<float*>(memory(slot)), samples_ * in_, 1.0F, seed);
     check(cudaGetLastError());
-    fill_labels<<<64, 256>>>(labels(slot), samples_, classes, seed);
+    fill_labels<<<64, 256>>>(labels(memory(slot)), samples_, classes, seed);
     check(cudaGetLastError());
     check(cudaDeviceSynchronize());
   }
 
  private:
-  [[nodiscard]] std::int32_t* labels(std::size_t slot) const {
-    return reinterpret_cast<std::int32_t*>(static_cast<float*>(memory(slot)) + samples_ * in_);
+  [[nodiscard]] std::int32_t* labels(void* memory) const {
+    return reinterpret_cast<std::int32_t*>(static_cast<float*>(memory) + samples_ * in_);
   }
 
   std::size_t samples_;
@@ -167,18 +164,25 @@ class device_batches {
   std::array<std::unique_ptr<void, lockstep::cuda::give_back>, 2> memory_;
 };
 
+/// Batches of one device in pinned memory of the host.
+using pinned_memory = std::vector<lockstep::cuda::pinned_buffer>;
+
+pinned_memory pinned_copies(lockstep::cuda::device const& device, device_batches& through, std::size_t classes) {
+  pinned_memory copies;
+  lockstep::cuda::device_guard const current{device.id()};
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    copies.push_back(device.allocate_pinned(through.bytes()));
+    through.fill(0, classes, 100 + i);
+    check(cudaMemcpy(copies.back().data(), through.memory(0), through.bytes(), cudaMemcpyDeviceToHost));
+  }
+  return copies;
+}
+
 /// Brings batches from pinned memory into the two of a device, each on a stream of its own while the step on the other runs.
 class pinned_batches {
  public:
-  pinned_batches(device_batches& target, std::size_t classes) : target_(target), copying_(lockstep::device_id{0}) {
-    for (std::size_t i = 0; i < host_.size(); ++i) {
-      void* memory = nullptr;
-      check(cudaHostAlloc(&memory, target.bytes(), cudaHostAllocDefault));
-      host_[i].reset(memory);
-      target.fill(0, classes, 100 + i);
-      check(cudaMemcpy(memory, target.memory(0), target.bytes(), cudaMemcpyDeviceToHost));
-    }
-  }
+  pinned_batches(device_batches& target, pinned_memory const& host)
+      : target_(target), host_(host), copying_(lockstep::device_id{0}) {}
 
   void before(std::size_t slot, lockstep::cuda::stream_ref stream) {
     if (filled_ == 0) {
@@ -192,13 +196,13 @@ class pinned_batches {
  private:
   void fill(std::size_t slot) {
     copying_.ref().wait(used_[slot]);
-    lockstep::cuda::copy(copying_, target_.memory(slot), host_[filled_++ % host_.size()].get(), target_.bytes());
+    lockstep::cuda::copy(copying_, target_.memory(slot), host_[filled_++ % host_.size()].data(), target_.bytes());
     copied_[slot].record(copying_);
   }
 
   device_batches& target_;
+  pinned_memory const& host_;
   lockstep::cuda::stream copying_;
-  std::array<std::unique_ptr<void, free_pinned>, 4> host_;
   std::array<lockstep::cuda::event, 2> copied_;
   std::array<lockstep::cuda::event, 2> used_;
   std::size_t filled_ = 0;
@@ -495,23 +499,29 @@ class trained {
               return model{device, w.widths};
             },
             lockstep::adamw{.learning_rate = rate, .beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = decay}) {
+    shards_.resize(w.pinned ? 4 : 2);
     for (int device = 0; device < gpus; ++device) {
       batches_.push_back(std::make_unique<device_batches>(device, w));
-      for (std::size_t slot = 0; slot < 2; ++slot) {
-        shards_[slot].push_back(batches_.back()->view(slot));
+      if (w.pinned) {
+        lockstep::cuda::device const here{lockstep::device_id{device}};
+        pinned_.push_back(pinned_copies(here, *batches_.back(), w.widths.back()));
+      }
+      for (std::size_t slot = 0; slot < shards_.size(); ++slot) {
+        shards_[slot].push_back(w.pinned ? batches_.back()->view_of(pinned_.back()[slot].data()) : batches_.back()->view(slot));
       }
     }
   }
 
   void steps(std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i, slot_ = 1 - slot_) {
-      result_ = trainer_.step_shards(shards_[slot_]);
+    for (std::size_t i = 0; i < count; ++i) {
+      result_ = trainer_.step_shards(shards_[slot_++ % shards_.size()]);
     }
     trainer_.synchronize();
   }
 
   [[nodiscard]] trainer_under<Policy>& trainer() { return trainer_; }
   [[nodiscard]] device_batches& batches(int device) { return *batches_[static_cast<std::size_t>(device)]; }
+  [[nodiscard]] pinned_memory const& pinned(int device) const { return pinned_[static_cast<std::size_t>(device)]; }
 
   void print(work const& w, std::string_view mode, bench::line const& settings, bench::timing const& timed) {
     lockstep::memory_usage most;
@@ -531,7 +541,8 @@ class trained {
  private:
   trainer_under<Policy> trainer_;
   std::vector<std::unique_ptr<device_batches>> batches_;
-  std::array<std::vector<model::batch>, 2> shards_;
+  std::vector<pinned_memory> pinned_;  // by device, where batches come from the host
+  std::vector<std::vector<model::batch>> shards_;
   std::size_t slot_ = 0;
   lockstep::step_result result_;
 };
@@ -541,7 +552,7 @@ void measure_one(work const& w, double seconds) {
   trained<lockstep::single_device> ours{w, 1};
   ours.steps(3);
   std::unique_ptr<pinned_batches> const host =
-      w.pinned ? std::make_unique<pinned_batches>(ours.batches(0), w.widths.back()) : nullptr;
+      w.pinned ? std::make_unique<pinned_batches>(ours.batches(0), ours.pinned(0)) : nullptr;
   by_hand hand{ours.trainer().model(), ours.batches(0), host.get(), w.samples};
 
   std::vector<bench::block> alternatives{
@@ -550,9 +561,7 @@ void measure_one(work const& w, double seconds) {
       [&](std::size_t steps) { hand.train_alone(steps); },
       [&](std::size_t steps) { hand.update_alone(steps); },
   };
-  if (!w.pinned) {
-    alternatives.emplace_back([&](std::size_t steps) { ours.steps(steps); });
-  }
+  alternatives.emplace_back([&](std::size_t steps) { ours.steps(steps); });
   std::vector<bench::timing> const timed = bench::time_in_turn(alternatives, seconds);
 
   double const loss = finite(hand.loss());
@@ -565,11 +574,7 @@ void measure_one(work const& w, double seconds) {
     bench::line line = described(w, "by hand", 1, settings[i]);
     add_timing(line, timed[i]).add("loss", loss).print();
   }
-  if (w.pinned) {
-    described(w, "single_device", 1).add("skipped", "the trainer does not take batches from the host yet").print();
-  } else {
-    ours.print(w, "single_device", {}, timed[4]);
-  }
+  ours.print(w, "single_device", {}, timed[4]);
 }
 
 template <class Policy>
@@ -585,8 +590,6 @@ void measure_all(work const& w, int gpus, double seconds) {
   std::string lacking;
   if (gpus < 2) {
     lacking = "needs 2 GPUs, found " + std::to_string(gpus);
-  } else if (w.pinned) {
-    lacking = "the trainer does not take batches from the host yet";
   } else {
 #if LOCKSTEP_BENCH_NCCL
     measure_several<lockstep::replicate_and_gather<lockstep::nccl>>(w, "replicate_and_gather", "nccl", gpus, seconds / 4);
