@@ -53,6 +53,7 @@ class bucket_pipeline {
     }
     opened_.record(aside());
     behind_open_ = false;
+    totals_.start_clock(measured::training, model_);
   }
 
   /// A micro-batch has ended, and another one begins.
@@ -79,6 +80,7 @@ class bucket_pipeline {
 
   /// Backward has ended: sends off the rest, and with it the totals. `votes_to_skip` withdraws this rank.
   void reduce_rest(bool votes_to_skip) {
+    totals_.stop_clock(measured::training, model_);
     wait_for_open();
     if (votes_to_skip) {
       totals_.take_loss(model_);
@@ -127,7 +129,9 @@ class bucket_pipeline {
   void update() {
     if constexpr (elementwise_optimizer<Optimizer>) {
       if (!early()) {
+        totals_.start_clock(measured::updating, model_);
         state_.update(model_, {0, layout_.gradients().size()}, totals_.sums(), totals_.uses());
+        totals_.stop_clock(measured::updating, model_);
       }
     }
   }
@@ -177,6 +181,8 @@ class bucket_pipeline {
   }
 
  private:
+  using measured = typename step_totals<Backend>::measured;
+
   static constexpr bool publishes_values = publishes<Policy, communicator_type, stream_ref>;
 
   [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
@@ -240,7 +246,9 @@ class bucket_pipeline {
         publish_updated(stream);  // the bucket before this one: its update ran beside this reduction
         stream_ref const beside = Backend::asynchronous ? aside() : stream;
         follow(beside, stream, bucket_reduced_);
+        totals_.start_clock(measured::updating, beside);
         state_.update(beside, {bucket, 1}, nullptr, nullptr);
+        totals_.stop_clock(measured::updating, beside);
         updated_.record(beside);
         updated_bucket_ = bucket;
       }

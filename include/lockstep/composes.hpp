@@ -307,6 +307,8 @@ class trainer_body {
   std::add_lvalue_reference_t<Model> model(rank_id = rank_id{0});
   std::add_lvalue_reference_t<Optimizer> optimizer(std::size_t = 0, rank_id = rank_id{0});
   memory_usage memory(rank_id) { return {}; }
+  double busy_seconds(rank_id) { return 0; }
+  bool failed() const noexcept { return false; }
   std::uint64_t bytes_moved() const noexcept { return 0; }
 };
 
@@ -339,7 +341,10 @@ class replica_body {
   int size() const noexcept { return 0; }
   std::span<Optimizer> optimizers() noexcept { return {}; }
   parameter_list const& parameters() const noexcept;
-  std::uint64_t applied_steps() const noexcept { return 0; }
+  std::uint64_t applied_steps() { return 0; }
+  double busy_seconds() { return 0; }
+  void synchronize() {}
+  bool failed() const noexcept { return false; }
 };
 
 }  // namespace unmet

@@ -112,6 +112,7 @@ concept backend = requires {
     { B::device_count() } -> std::convertible_to<int>;
     { options.timeout_seconds } -> std::convertible_to<double>;
     { options.checking } -> std::convertible_to<lockstep::checking>;
+    { options.measure_busy } -> std::convertible_to<bool>;
     { device.id() } -> std::same_as<device_id>;
     { device.options() } -> std::convertible_to<typename B::options const&>;
     { device.stream() } -> std::same_as<typename B::stream_ref>;

@@ -17,6 +17,7 @@
 #include <lockstep/composes.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/batch.hpp>
+#include <lockstep/core/clock.hpp>
 #include <lockstep/core/context.hpp>
 #include <lockstep/core/deadline.hpp>
 #include <lockstep/core/devices.hpp>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/concepts.hpp>
+#include <lockstep/core/clock.hpp>
 #include <lockstep/core/element_type.hpp>
 #include <lockstep/core/host_device.hpp>
 #include <lockstep/core/memory.hpp>
@@ -24,6 +25,11 @@ namespace lockstep {
 struct step_counters {
   std::uint64_t steps = 0;
   std::uint64_t applied = 0;
+  /// Time spent on forward and backward, and on updates; and when what runs now began.
+  std::uint64_t training_ns = 0;
+  std::uint64_t training_since = 0;
+  std::uint64_t updating_ns = 0;
+  std::uint64_t updating_since = 0;
 };
 
 /// What is enqueued for a step's totals: one call each, on one thread of the device.
@@ -77,6 +83,19 @@ struct withdraw {
   }
 };
 
+/// Between these two a device works.
+struct start_clock {
+  std::uint64_t* since;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const { *since = clock_ns(); }
+};
+struct stop_clock {
+  std::uint64_t* total;
+  std::uint64_t const* since;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const { *total += clock_ns() - *since; }
+};
+
 /// All is added up: leaves the outcome where the host reads it. `loss` is null, or is taken first.
 struct close {
   step_sums* sums;
@@ -111,6 +130,7 @@ class step_totals {
   /// Requires: `parameters` outlives this object.
   step_totals(typename Backend::device& device, parameter_list const& parameters, bool reports_unused)
       : parameters_(&parameters),
+        measures_busy_(device.options().measure_busy),
         uses_(reports_unused ? parameters.distinct_count() : 0, 0.0),
         unused_(reports_unused ? parameters.listings().size() : 0, 0),
         sums_(device.allocate(sizeof(step_sums) + uses_.size() * sizeof(double), memory_use::other)),
@@ -185,6 +205,23 @@ class step_totals {
                                          outcomes_.template as<step_outcome>(), kept});
   }
 
+  /// Measures what is enqueued between the two: forward and backward, or an update.
+  enum class measured { training, updating };
+  void start_clock(measured which, stream_ref stream) {
+    if (measures_busy_) {
+      Backend::invoke(stream, totals_detail::start_clock{since(which)});
+    }
+  }
+  void stop_clock(measured which, stream_ref stream) {
+    if (measures_busy_) {
+      step_counters* const all = counters();
+      Backend::invoke(stream,
+                      totals_detail::stop_clock{which == measured::training ? &all->training_ns : &all->updating_ns, since(which)});
+    }
+  }
+  /// Enqueues copying the counters to `host`.
+  void read_counters(step_counters& host, stream_ref stream) const { Backend::copy(stream, &host, counters(), sizeof host); }
+
   /// The outcome of a step: done, and not `kept` or more steps back.
   [[nodiscard]] step_outcome const& outcome(std::uint64_t step) const noexcept {
     return outcomes_.template as<step_outcome>()[step % kept];
@@ -208,9 +245,13 @@ class step_totals {
  private:
   static_assert(sizeof(step_sums) % sizeof(double) == 0);
 
+  [[nodiscard]] std::uint64_t* since(measured which) const noexcept {
+    return which == measured::training ? &counters()->training_since : &counters()->updating_since;
+  }
   [[nodiscard]] step_counters* counters() const noexcept { return counters_.template as<step_counters>(); }
 
   parameter_list const* parameters_;
+  bool measures_busy_;
   std::vector<double> uses_;          // by distinct parameter, on this rank
   std::vector<std::uint8_t> unused_;  // by listing, in the micro-batch that runs
   bool pending_loss_ = false;         // the loss cell holds a micro-batch's

@@ -184,6 +184,17 @@ class trainer_body {
     return usage;
   }
 
+  /// How long a rank's device has worked on forward, backward and updates so far, in seconds: see replica::busy_seconds.
+  [[nodiscard]] double busy_seconds(rank_id rank) {
+    rank_state& self = state(rank);
+    expects_healthy();
+    double seconds = 0;
+    keep_failure([&] {
+      on_rank(static_cast<std::size_t>(number(self.rank)), [&](rank_state& r) { seconds = r.replica->busy_seconds(); });
+    });
+    return seconds;
+  }
+
   /// Bytes that this process's ranks have read from or written to other ranks' memory so far.
   [[nodiscard]] std::uint64_t bytes_moved() const {
     std::uint64_t sum = 0;

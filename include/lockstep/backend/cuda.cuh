@@ -93,6 +93,8 @@ struct cuda::options {
   double timeout_seconds = 60;
   /// What to check beside, for debugging.
   lockstep::checking checking = lockstep::checking::none;
+  /// Whether to measure how long devices work, for `busy_seconds`. Costs a few microseconds a step and bucket on a GPU.
+  bool measure_busy = false;
   /// How many steps, of different batches, a trainer keeps as CUDA graphs; 0 captures none.
   std::size_t graphs = 8;
 };

@@ -70,6 +70,8 @@ struct host::options {
   double timeout_seconds = 60;
   /// What to check beside, for debugging.
   lockstep::checking checking = lockstep::checking::none;
+  /// Whether to measure how long devices work, for `busy_seconds`. Costs a few microseconds a step and bucket on a GPU.
+  bool measure_busy = false;
   /// Failures to inject, for tests.
   std::shared_ptr<host_faults const> faults = nullptr;
 };
