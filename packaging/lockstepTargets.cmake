@@ -10,7 +10,10 @@ if(NOT TARGET lockstep::lockstep)
 endif()
 
 # The toolkit is looked for only where the project asks for it or uses it already.
-if("cuda" IN_LIST lockstep_FIND_COMPONENTS OR CMAKE_CUDA_COMPILER OR CUDAToolkit_FOUND)
+if("cuda" IN_LIST lockstep_FIND_COMPONENTS
+   OR "nccl" IN_LIST lockstep_FIND_COMPONENTS
+   OR CMAKE_CUDA_COMPILER
+   OR CUDAToolkit_FOUND)
   find_package(CUDAToolkit QUIET)
 endif()
 if(CUDAToolkit_FOUND AND NOT TARGET lockstep::cuda)
@@ -27,8 +30,29 @@ if(CUDAToolkit_FOUND AND NOT TARGET lockstep::cuda)
     INTERFACE lockstep::lockstep
               $<IF:$<STREQUAL:$<TARGET_PROPERTY:CUDA_RUNTIME_LIBRARY>,Shared>,CUDA::cudart,CUDA::cudart_static>)
 endif()
-if(TARGET lockstep::cuda)
-  set(lockstep_cuda_FOUND TRUE)
-else()
-  set(lockstep_cuda_FOUND FALSE)
+
+# NCCL lies beside the toolkit, where the system keeps libraries, or in NCCL_ROOT.
+if(TARGET lockstep::cuda AND NOT TARGET lockstep::nccl)
+  find_path(
+    LOCKSTEP_NCCL_INCLUDE_DIR nccl.h
+    HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_INCLUDE_DIRS}
+    PATH_SUFFIXES include)
+  find_library(
+    LOCKSTEP_NCCL_LIBRARY nccl
+    HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_LIBRARY_DIR}
+    PATH_SUFFIXES lib lib64)
+  mark_as_advanced(LOCKSTEP_NCCL_INCLUDE_DIR LOCKSTEP_NCCL_LIBRARY)
+  if(LOCKSTEP_NCCL_INCLUDE_DIR AND LOCKSTEP_NCCL_LIBRARY)
+    add_library(lockstep::nccl INTERFACE IMPORTED)
+    target_include_directories(lockstep::nccl INTERFACE "${LOCKSTEP_NCCL_INCLUDE_DIR}")
+    target_link_libraries(lockstep::nccl INTERFACE lockstep::cuda "${LOCKSTEP_NCCL_LIBRARY}")
+  endif()
 endif()
+
+foreach(component IN ITEMS cuda nccl)
+  if(TARGET lockstep::${component})
+    set(lockstep_${component}_FOUND TRUE)
+  else()
+    set(lockstep_${component}_FOUND FALSE)
+  endif()
+endforeach()

@@ -315,6 +315,7 @@ enum class reduction : std::uint8_t { sum, min, max };
 /// is enqueued on a stream. `reduce_scatter` and `all_gather` leave, or take, part `rank` of plan::part(count, rank, size).
 /// `wait` blocks until a stream or event is done, but not longer than the group's timeout, nor when another rank has ended it.
 /// One with `together(work)` may fuse the collectives that `work()` enqueues.
+/// One with `replay()` is told before each launch of a graph that holds its collectives.
 template <class C, class Backend>
 concept communicator = std::movable<C> &&
     requires(C& c, C const& k, typed_span data, typename Backend::stream_ref stream, typename Backend::event const& event,

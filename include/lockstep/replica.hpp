@@ -104,7 +104,12 @@ class replica_body {
   template <class Graph>
   step_result replay(Graph const& graph, step_info info) {
     start(info);
-    attempt("replaying the step", [&] { graph.launch(stream_); });
+    attempt("replaying the step", [&] {
+      if constexpr (requires { communicator_.replay(); }) {
+        communicator_.replay();
+      }
+      graph.launch(stream_);
+    });
     return end();
   }
   /// Whether a step can be recorded: the backend has graphs, and nothing of a step is decided by the host.

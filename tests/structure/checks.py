@@ -50,6 +50,7 @@ class Compilers:
         parser.add_argument("--cxx", default=os.environ.get("CXX", "g++"), help="C++ compiler, with its arguments")
         parser.add_argument("--nvcc", help="CUDA compiler; without it what needs one is skipped")
         parser.add_argument("--zlib", action="store_true", help="zlib's header is there")
+        parser.add_argument("--nccl", action="store_true", help="NCCL's header and library are there")
         parser.add_argument("--cache", type=pathlib.Path, help="folder that remembers what passed")
         parser.add_argument("--jobs", type=int, default=int(os.environ.get("LOCKSTEP_TEST_JOBS", os.cpu_count() or 1)))
         parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="the source tree to check")
@@ -57,6 +58,7 @@ class Compilers:
         self.cxx = options.cxx.split()
         self.nvcc = options.nvcc
         self.zlib = options.zlib
+        self.nccl = options.nccl
         self.root = options.root.resolve()
         self.jobs = max(1, options.jobs)
         self.folder = tempfile.TemporaryDirectory(prefix="lockstep-")  # removed with this object

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The lockstep authors
 # SPDX-License-Identifier: Apache-2.0
-"""Other people's projects use lockstep in every way that docs/using.md names: each builds tests/consumers/line.cpp, or line.cu,
-with warnings as errors, and the program trains and looks at what came out. Meson and CMake install the same tree, it can be
-moved, and its CMake package answers as it should.
+"""Other people's projects use lockstep in every way that docs/using.md names: each builds tests/consumers/line.cpp, line.cu or
+line_nccl.cu, with warnings as errors, and the program trains and looks at what came out. Meson and CMake install the same tree,
+it can be moved, and its CMake package answers as it should.
 """
 
 import functools
@@ -15,7 +15,7 @@ import threading
 from checks import WARNINGS, Checks, Compilers, run
 from fail import OLDEST_CLANG, find_clang
 
-NO_GPU = 77  # exit status of line.cu's program
+NO_GPU = 77  # exit status of line.cu's program, and of line_nccl.cu's
 PREFIX = "/opt/lockstep-was-installed-here"  # below DESTDIR only
 PACKAGE = ["cmake/lockstep/lockstepConfig.cmake", "cmake/lockstep/lockstepConfigVersion.cmake"]
 PACKAGE += ["cmake/lockstep/lockstepTargets.cmake", "pkgconfig/lockstep.pc"]
@@ -30,7 +30,7 @@ foreach(request IN ITEMS {requests})
   message(STATUS "${{request}}: ${{lockstep_FOUND}} ${{lockstep_NOT_FOUND_MESSAGE}}")
   unset(lockstep_NOT_FOUND_MESSAGE)
 endforeach()
-if(TARGET lockstep::lockstep AND NOT TARGET lockstep::cuda)
+if(TARGET lockstep::lockstep AND NOT TARGET lockstep::cuda AND NOT TARGET lockstep::nccl)
   message(STATUS "targets: as without CUDA")
 endif()
 get_target_property(folder lockstep::lockstep INTERFACE_INCLUDE_DIRECTORIES)
@@ -40,6 +40,7 @@ endif()
 find_package(lockstep CONFIG REQUIRED COMPONENTS cuda)
 """
 NO_CUDA = "The component cuda needs the CUDA toolkit"
+NO_CUDA_FOR_NCCL = "The component nccl needs the CUDA toolkit"
 # A project with CUDA that contains lockstep, and finds nothing itself.
 CUDA_SUBDIRECTORY = """cmake_minimum_required(VERSION 3.20)
 project(user LANGUAGES CXX CUDA)
@@ -92,6 +93,8 @@ def requests(version):
         f"{major}.{minor + 1}...{major}.{minor + 2}": False,
         "OPTIONAL_COMPONENTS/cuda": True,
         "COMPONENTS/cuda": NO_CUDA,
+        "OPTIONAL_COMPONENTS/nccl": True,
+        "COMPONENTS/nccl": NO_CUDA_FOR_NCCL,
         "COMPONENTS/tpu": "lockstep has no component tpu",
     }
 
@@ -323,8 +326,12 @@ def main():
                 return run_all([[cmake, "-S", home, "-B", home / "build"]], None, {**cuda, "CMAKE_GENERATOR": "Ninja"})
 
             add(f"{cuda_names[2]}, up to its build files", configure, *key)
+            if tools.nccl:
+                add_consumer("CMake, find_package with NCCL", "cmake_nccl", "line_nccl.cu", key, **installed, **cuda)
+            else:
+                checks.skip("CMake, find_package with NCCL", "NCCL is not there")
         if not gpu:
-            checks.skip("the programs of line.cu", "they were built, and no GPU is there to run them")
+            checks.skip("the programs of line.cu and line_nccl.cu", "they were built, and no GPU is there to run them")
     for name in cuda_names[0 if not tools.nvcc else 1 :]:
         if not tools.nvcc:
             checks.skip(name, "nvcc is not there")

@@ -7,6 +7,7 @@ import pathlib
 import re
 
 from checks import NVCC_FLAGS, WARNINGS, Checks, Compilers, headers_of, includes_of, run
+from tree import NEEDS_NCCL, NEEDS_ZLIB, in_detail
 
 # Names that other people's headers define as macros. Each becomes something that compiles nowhere. The headers of C++, POSIX
 # and zlib come through all of them, those of CUDA and NCCL not through the last.
@@ -29,9 +30,10 @@ def main():
     cuda = [tools.nvcc, *NVCC_FLAGS, include]
 
     headers = headers_of(tools.root)
-    if not tools.zlib and "lockstep/data/gzip.hpp" in headers:
-        headers.remove("lockstep/data/gzip.hpp")
-        checks.skip("lockstep/data/gzip.hpp stands alone", "zlib is not there")
+    for needing, there, what in (NEEDS_ZLIB, tools.zlib, "zlib"), (NEEDS_NCCL, tools.nccl, "NCCL"):
+        for header in sorted(needing & set(headers)) if not there else []:
+            headers.remove(header)
+            checks.skip(f"{header} stands alone", f"{what} is not there")
     hosts = [h for h in headers if h.endswith(".hpp")]
 
     def add(name, command, work):
@@ -70,7 +72,8 @@ def main():
             if first or second:
                 return first or second, []
             linker = [*tools.cxx, "-pthread"] if suffix == ".cpp" else [command[0], "-Xcompiler=-pthread"]
-            status, lines = run([*linker, one, two, "-o", one.with_suffix(""), *(["-lz"] if extra else [])])
+            libraries = [flag for flag, name in (("-lz", "gzip"), ("-lnccl", "nccl")) if name in extra]
+            status, lines = run([*linker, one, two, "-o", one.with_suffix(""), *libraries])
             return (lines or [f"the linker ended with {status}"]) if status else [], files
 
         add(f"two units that include {header} link", command, work)
@@ -87,7 +90,8 @@ def main():
         for header in headers:
             add_alone(header, [*cuda, *CUDA_POISON], ".cu")
         if "lockstep/lockstep.cuh" in headers:
-            add_two_units(cuda, "lockstep/lockstep.cuh", "", ".cu")
+            beside = sorted(h for h in NEEDS_NCCL & set(headers) if not in_detail(h))
+            add_two_units(cuda, "lockstep/lockstep.cuh", "".join(f"#include <{h}>\n" for h in beside), ".cu")
     else:
         checks.skip("headers stand alone through nvcc", "nvcc is not there")
 

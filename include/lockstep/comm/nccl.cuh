@@ -36,6 +36,9 @@ struct nccl {};
 /// A rank's collectives run one at a time: enqueue them on one stream, or order its streams by events. In a group of one
 /// nothing travels, nothing is enqueued, and NCCL is not even started.
 ///
+/// Communicators are non-blocking, so that no call outlasts the deadline. NCCL then enqueues in a thread that it starts for
+/// each call, or for all calls that are made `together`; the replay of a graph has none of that.
+///
 /// Results have the same bits on every rank. Sums are NCCL's: in the elements' own type, rounded at each addition, in an order
 /// that depends on count and topology; with two ranks there is one addition. Integers wrap around. What `min` and `max` make of
 /// a NaN is NCCL's.
@@ -113,10 +116,11 @@ class nccl_communicator {
     return nccl_communicator{group, 0};
   }
 
-  /// A rank of somebody else's communicator, blocking or not, which must outlive this one. Rank and size are asked of NCCL,
-  /// which must say that it is on `device`. It is never finalised, destroyed or aborted here: after an abort it is not used any
-  /// more, and collectives that run on it end when its owner calls ncclCommAbort. Adopted communicators of one process don't
-  /// know each other: an abort reaches only the one on which it is called.
+  /// A rank of somebody else's communicator, which must outlive this one. Rank and size are asked of NCCL, which must say that
+  /// it is on `device`. It is never finalised, destroyed or aborted here: after an abort it is not used any more, and
+  /// collectives that run on it end when its owner calls ncclCommAbort. On a blocking one, ranks that connect wait for each
+  /// other without a deadline. Adopted communicators of one process don't know each other: an abort reaches only the one on
+  /// which it is called, and who is missing can't be told.
   [[nodiscard]] static nccl_communicator adopt(ncclComm_t communicator, device_id device, cuda::options const& options = {}) {
     expects(communicator != nullptr, "nccl_communicator::adopt: there is no communicator");
     expect_device(device, options);

@@ -43,7 +43,7 @@ namespace lockstep::comm_detail {
     case element_type::i64: return ncclInt64;
     case element_type::u64: return ncclUint64;
   }
-  refuse(std::string("NCCL has no elements of type ") + std::string(name_of(type)));
+  refuse("NCCL has no elements of that type");
 }
 
 [[nodiscard]] constexpr ncclRedOp_t nccl_operator(reduction how) noexcept {
@@ -354,7 +354,9 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
       dropped_ = made;
     }
     if (!dispute.empty()) {
-      abort(dispute);
+      if (!abort(dispute)) {
+        throw stopped(to_string(call), self.rank, abort_reason());
+      }
       refuse(dispute);
     }
   }
