@@ -25,7 +25,11 @@ namespace lockstep {
 namespace cuda_detail {
 
 inline constexpr unsigned update_threads = 256;
-inline constexpr unsigned update_elements = 4 * update_threads;  // of a block at a time: four a thread
+inline constexpr unsigned update_elements = 4 * update_threads;  // of a block, at most: four a thread
+
+/// Blocks that a multiprocessor is to hold at once: as many as registers allow without spilling.
+template <std::size_t Slots>
+inline constexpr int update_blocks = Slots <= 2 ? 6 : 4;
 
 /// What one block updates: a stretch of one segment.
 template <std::size_t Slots>
@@ -34,7 +38,7 @@ struct alignas(16) update_chunk {
   void const* gradient;
   void* values;  // of 16 bits; null for f32
   float* slots[Slots == 0 ? 1 : Slots];
-  int count;  // with `lead`, at most 2 * update_elements
+  int count;  // with `lead`, at most update_elements
   std::uint32_t parameter;
   element_type value_type;
   element_type gradient_type;
@@ -52,13 +56,12 @@ struct update_four {
   std::uint32_t gradient[4];  // as stored: four f32, or two pairs of 16 bits
   float slots[Slots == 0 ? 1 : Slots][4];
 
-  /// Those that this thread updates in round 0 or 1. Elements of unlike alignment are accessed one by one; then the neighbours
+  /// Those that this thread updates. Elements of unlike alignment are accessed one by one; then the neighbours
   /// of a thread's elements are those of its neighbours.
-  __device__ update_four(update_chunk<Slots> const& chunk, unsigned round) {
+  __device__ update_four(update_chunk<Slots> const& chunk) {
     bool const alike = chunk.lead < 4;
     unsigned const lane = threadIdx.x % 32;
-    unsigned const thread = update_threads * round + threadIdx.x;
-    first = static_cast<int>(alike ? 4 * thread - chunk.lead : 4 * (thread - lane) + lane);
+    first = static_cast<int>(alike ? 4 * threadIdx.x - chunk.lead : 4 * (threadIdx.x - lane) + lane);
     stride = alike ? 1 : 32;
     whole = alike && first >= 0 && first + 4 <= chunk.count;
   }
@@ -233,31 +236,24 @@ __device__ inline step_sums read_sums(step_sums const* from) {
   return sums;
 }
 
-/// One block a chunk. A thread reads all of its elements before it updates the first. The arithmetic stands here once, for
-/// every type and alignment, so that equal numbers get equal updates wherever they lie.
+/// One block a chunk; so many blocks are resident that they hide each other's memory and arithmetic. The arithmetic stands here
+/// once, for every type and alignment, so that equal numbers get equal updates wherever they lie.
 template <class Optimizer>
-__global__ void __launch_bounds__(update_threads)
+__global__ void __launch_bounds__(update_threads, update_blocks<slot_count<Optimizer>>)
     update(update_chunk<slot_count<Optimizer>> const* chunks, Optimizer const* optimizers,
            prepared_type<Optimizer> const* prepared, step_sums const* sums, double const* uses) {
-  using four = update_four<slot_count<Optimizer>>;
   update_chunk<slot_count<Optimizer>> const chunk = read_chunk(chunks + blockIdx.x);
-  four now{chunk, 0};
-  now.load(chunk);  // before the rest is looked at, which seldom says that it was in vain
+  update_four<slot_count<Optimizer>> mine{chunk};
+  mine.load(chunk);  // before the rest is looked at, which seldom says that it was in vain
   step_sums const step = read_sums(sums);
-  if (step.skipped() || (uses != nullptr && uses[chunk.parameter] == 0)) {
+  if (step.skipped() || (uses != nullptr && uses[chunk.parameter] == 0) || mine.beyond(chunk)) {
     return;
   }
-  four last{chunk, 1};
-  last.load(chunk);
   float const factor = step.factor();
   Optimizer const optimizer = optimizers[chunk.group];
   prepared_type<Optimizer> const ready = prepared[chunk.group];
-#pragma unroll 1
-  for (int round = 0; round < 2 && !now.beyond(chunk); ++round) {
-    now.advance(chunk.gradient_type, factor, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
-    now.store(chunk);
-    now = last;
-  }
+  mine.advance(chunk.gradient_type, factor, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
+  mine.store(chunk);
 }
 
 /// One block a chunk.
@@ -306,18 +302,10 @@ class elementwise_update<cuda, Optimizer> {
   /// Synchronizes: the host waits until the list of chunks is on the device.
   elementwise_update(cuda::device& device, std::vector<segment> segments) : set_(segments) {
     std::stable_sort(segments.begin(), segments.end(), [](segment const& a, segment const& b) { return a.bucket < b.bucket; });
-    std::size_t elements = 0;
-    for (segment const& s : segments) {
-      elements += s.count;
-    }
-    int multiprocessors = 0;
-    check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, number(device.id())));
-    // With few elements, more blocks instead of more for each.
-    bool const few = elements < static_cast<std::size_t>(multiprocessors) * 4 * cuda_detail::update_elements;
     std::vector<chunk> chunks;
     for (segment const& s : segments) {
       firsts_.resize((std::max)(firsts_.size(), s.bucket + 1), chunks.size());
-      cut(s, (few ? 1 : 2) * std::size_t{cuda_detail::update_elements}, chunks);
+      cut(s, chunks);
       narrow_ = narrow_ || s.master != nullptr;
     }
     firsts_.push_back(chunks.size());
@@ -384,7 +372,7 @@ class elementwise_update<cuda, Optimizer> {
     return static_cast<std::uint8_t>(reinterpret_cast<std::uintptr_t>(array) / element_bytes % 4);
   }
 
-  static void cut(segment const& whole, std::size_t elements, std::vector<chunk>& chunks) {
+  static void cut(segment const& whole, std::vector<chunk>& chunks) {
     std::uint8_t const lead = behind_four(whole.value, size_of(whole.value_type));
     bool alike = behind_four(whole.gradient, size_of(whole.gradient_type)) == lead;
     alike = alike && (whole.master == nullptr || behind_four(whole.master, sizeof(float)) == lead);
@@ -394,7 +382,7 @@ class elementwise_update<cuda, Optimizer> {
     for (std::size_t first = 0, count = 0; first < whole.count; first += count) {
       chunk part{};
       part.lead = static_cast<std::uint8_t>(!alike ? 4 : first == 0 ? lead : 0);
-      count = (std::min)(whole.count - first, elements - part.lead % 4);
+      count = (std::min)(whole.count - first, std::size_t{cuda_detail::update_elements} - part.lead % 4);
       bool const narrow = whole.value_type != element_type::f32;
       void* const value = static_cast<std::byte*>(whole.value) + first * size_of(whole.value_type);
       part.weights = narrow ? whole.master + first : static_cast<float*>(value);
