@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
@@ -110,6 +111,7 @@ inline void load() {
 struct gpu_pull_types {
   lockstep::element_type value = lockstep::element_type::f32;
   lockstep::element_type gradient = lockstep::element_type::f32;
+  float start = 0;  // is added to what values start from
 };
 
 /// pull_model on GPUs, with element types that are chosen when it is made. Parameters start from pull_start, gradients from
@@ -122,7 +124,9 @@ class gpu_pull_model {
   using context = lockstep::train_context<Backend>;
   static constexpr lockstep::model_promises promises = Promises;
 
-  gpu_pull_model(lockstep::device_context<Backend> const& device, pull_plan plan, gpu_pull_types types = {})
+  /// Takes `more_bytes` bytes that nothing uses.
+  gpu_pull_model(lockstep::device_context<Backend> const& device, pull_plan plan, gpu_pull_types types = {},
+                 std::size_t more_bytes = 0)
       : plan_(std::move(plan)), types_(types), random_(plan_.seed) {
     static_cast<void>(!std::is_same_v<Backend, one_gpu> || loads<pull_detail::load>);
     std::size_t const total = std::accumulate(plan_.counts.begin(), plan_.counts.end(), std::size_t{0});
@@ -143,6 +147,7 @@ class gpu_pull_model {
       again.name += ".again";
       listed_.push_back(again);
     }
+    more_ = device.allocate(more_bytes, lockstep::memory_use::other);
     device.stream().synchronize();
   }
   gpu_pull_model(gpu_pull_model const&) = delete;  // its memory is listed
@@ -217,7 +222,7 @@ class gpu_pull_model {
     lockstep::elementwise::visit(types_.value, [&]<class T>(std::type_identity<T>) {
       std::vector<T> start;
       for (std::size_t e = 0; e < plan_.counts[p]; ++e) {
-        start.push_back(T(pull_start(plan_.counts[p], e)));
+        start.push_back(T(pull_start(plan_.counts[p], e) + types_.start));
       }
       Backend::copy(device.stream(), described.value, start.data(), start.size() * sizeof(T));
       device.stream().synchronize();
@@ -291,6 +296,7 @@ class gpu_pull_model {
   tests::generator random_;
   std::vector<typename Backend::buffer> values_;
   std::vector<typename Backend::buffer> gradients_;
+  typename Backend::buffer more_;
 };
 
 }  // namespace support

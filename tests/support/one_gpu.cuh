@@ -47,9 +47,12 @@ class resting_pool {
   resting_pool(take_function take, free_function free, std::size_t slab_bytes)
       : take_(take), free_(free), slab_bytes_(slab_bytes) {}
 
-  /// Null when CUDA has no more.
+  /// Null when CUDA has no more; what no GPU has is not asked for.
   [[nodiscard]] void* take(std::size_t bytes) {
     std::scoped_lock const lock(mutex_);
+    if (bytes > most_bytes_) {
+      return nullptr;
+    }
     std::size_t const rounded = (bytes + 512) / 512 * 512;
     std::size_t at = 0;
     while (at < slabs_.size() && slabs_[at].bytes - slabs_[at].used < rounded) {
@@ -107,6 +110,8 @@ class resting_pool {
     slabs_.push_back({static_cast<std::byte*>(memory), bytes, 0});
     return true;
   }
+
+  static constexpr std::size_t most_bytes_ = std::size_t{1} << 42U;
 
   take_function take_;
   free_function free_;
