@@ -3,6 +3,7 @@
 
 #include "support/policies.hpp"
 #include "support/pull_model.hpp"
+#include "support/pull_reference.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -27,60 +28,13 @@ using support::layout;
 using support::marking;
 using support::pull_model;
 using support::pull_plan;
+using support::pull_reference;
 using support::pull_samples;
+using support::random_plan;
 
 namespace {
 
 constexpr lockstep::model_promises accumulates{.honours_accumulate = true};
-
-pull_plan random_plan(tests::generator& random) {
-  pull_plan plan;
-  plan.counts.clear();
-  std::size_t const parameters = random.whole(1, 12);
-  for (std::size_t p = 0; p < parameters; ++p) {
-    plan.counts.push_back(random.chance(0.1) ? 0 : random.whole(1, random.chance(0.2) ? 900 : 40));
-  }
-  plan.counts.push_back(random.whole(1, 30));
-  plan.memory = std::array{layout::arena, layout::scattered, layout::backwards}[random.whole(0, 2)];
-  plan.marks = static_cast<marking>(random.whole(0, static_cast<std::size_t>(marking::shuffled)));
-  if (random.chance(0.3)) {
-    plan.tied.push_back(random.whole(0, plan.counts.size() - 1));
-  }
-  plan.seed = random.whole(0, 1U << 30U);
-  return plan;
-}
-
-/// The same training in double precision, by the book: mean gradient over all samples, SGD with momentum 0.5.
-struct reference {
-  reference(pull_plan const& model_plan, std::vector<lockstep::parameter> const& start) : plan(model_plan) {
-    for (std::size_t p = 0; p < plan.counts.size(); ++p) {
-      auto const* const value = static_cast<float const*>(start[p].value);
-      values.emplace_back(value, value + plan.counts[p]);
-      momentum.emplace_back(plan.counts[p], 0.0);
-    }
-  }
-  double step(pull_samples const& samples, double rate) {
-    double loss = 0;
-    for (std::size_t p = 0; p < values.size(); ++p) {
-      auto const uses = 1.0 + static_cast<double>(std::count(plan.tied.begin(), plan.tied.end(), p));
-      for (std::size_t e = 0; e < values[p].size(); ++e) {
-        double gradient = 0;
-        for (std::size_t s = 0; s < samples.count; ++s) {
-          double const error = values[p][e] - static_cast<double>(samples.data[s * samples.width + (p + e) % samples.width]);
-          gradient += uses * error;
-          loss += uses * 0.5 * error * error;
-        }
-        momentum[p][e] = 0.5 * momentum[p][e] + gradient / static_cast<double>(samples.count);
-        values[p][e] -= rate * momentum[p][e];
-      }
-    }
-    return loss / static_cast<double>(samples.count);
-  }
-
-  pull_plan plan;
-  std::vector<std::vector<double>> values;
-  std::vector<std::vector<double>> momentum;
-};
 
 template <class Trainer>
 bool replicas_identical(Trainer& trainer) {
@@ -117,7 +71,7 @@ std::vector<float> train_random_case(std::uint64_t seed, int ranks) {
   using model = pull_model<float, Promises>;
   lockstep::trainer<model, lockstep::sgd, Policy> trainer{lockstep::devices::first(ranks), [&](auto&) { return model{plan}; },
                                                           lockstep::sgd{.learning_rate = 0.125F, .momentum = 0.5F}};
-  reference truth{plan, trainer.model().parameters()};
+  pull_reference truth{plan};
   for (int k = 0; k < 4; ++k) {
     pull_samples const samples{random, random.whole(1, random.chance(0.5) ? 9 : 257), random.whole(1, 8)};
     auto const result = trainer.step(samples.view(), {.micro_batches = random.whole(1, 4)});

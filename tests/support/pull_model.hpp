@@ -33,6 +33,9 @@ struct pull_plan {
   std::uint64_t seed = 1;
 };
 
+/// What element `e` of a parameter of `count` elements starts from: exact in 16 bits.
+inline float pull_start(std::size_t count, std::size_t e) { return 0.25F * static_cast<float>((e * 7 + count) % 9) - 1.0F; }
+
 /// Pulls every element towards the samples: loss = weight * sum (value - sample)^2 / 2, so that every gradient is known
 /// exactly. Element e of parameter p is pulled towards sample[(p + e) % width]. A tied parameter is used by both of its
 /// listings.
@@ -64,7 +67,7 @@ class pull_model {
     }
     for (lockstep::parameter const& p : listed_) {
       for (std::size_t e = 0; e < p.count(); ++e) {
-        static_cast<Value*>(p.value)[e] = Value(0.25F * static_cast<float>((e * 7 + p.count()) % 9) - 1.0F);
+        static_cast<Value*>(p.value)[e] = Value(pull_start(p.count(), e));
       }
     }
     for (std::size_t const p : plan_.tied) {

@@ -11,6 +11,7 @@
 #include <lockstep/core/update.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -292,15 +293,16 @@ __global__ void store_argument(argument_bytes const from, unsigned char* to, uns
 /// are accessed at once where all arrays of a segment begin equally many elements behind an address aligned for that; elsewhere
 /// they are accessed one by one, which is slower. Arithmetic is IEEE's, square roots and divisions included, but for products
 /// and sums of an optimizer that the compiler fuses, rounding once (nvcc's default): equal to the host's results up to
-/// rounding. Requires: the device is current in every call.
-template <elementwise_optimizer Optimizer>
-class elementwise_update<cuda, Optimizer> {
+/// rounding. Serves every backend that derives from cuda, with devices or memory of its own. Requires: the device is current in
+/// every call.
+template <std::derived_from<cuda> Backend, elementwise_optimizer Optimizer>
+class elementwise_update<Backend, Optimizer> {
  public:
   static constexpr std::size_t slots = slot_count<Optimizer>;
   using segment = update_segment<slots>;
 
   /// Synchronizes: the host waits until the list of chunks is on the device.
-  elementwise_update(cuda::device& device, std::vector<segment> segments) : set_(segments) {
+  elementwise_update(typename Backend::device& device, std::vector<segment> segments) : set_(segments) {
     std::stable_sort(segments.begin(), segments.end(), [](segment const& a, segment const& b) { return a.bucket < b.bucket; });
     std::vector<chunk> chunks;
     for (segment const& s : segments) {
@@ -312,15 +314,15 @@ class elementwise_update<cuda, Optimizer> {
     chunks_ = device.allocate(chunks.size() * sizeof(chunk), memory_use::staging);
     optimizers_ = device.allocate(set_.groups() * sizeof(Optimizer), memory_use::staging);
     prepared_ = device.allocate(set_.groups() * sizeof(prepared_type<Optimizer>), memory_use::staging);
-    cuda::copy(device.stream(), chunks_.data(), chunks.data(), chunks.size() * sizeof(chunk));
+    Backend::copy(device.stream(), chunks_.data(), chunks.data(), chunks.size() * sizeof(chunk));
     device.stream().synchronize();
   }
 
   /// Makes every f32 master equal to the 16-bit value it stands for.
   void load_masters(cuda::stream_ref stream) const {
     if (narrow_ && firsts_.back() != 0) {
-      cuda_detail::load_masters<slots>
-          <<<static_cast<unsigned>(firsts_.back()), cuda_detail::update_threads, 0, stream.get()>>>(chunks_.as<chunk>());
+      cuda_detail::load_masters<slots><<<static_cast<unsigned>(firsts_.back()), cuda_detail::update_threads, 0, stream.get()>>>(
+          chunks_.template as<chunk>());
       check(cudaGetLastError());
     }
   }
@@ -337,7 +339,7 @@ class elementwise_update<cuda, Optimizer> {
       std::size_t const now = (std::min)(bytes - done, sizeof part);
       std::memcpy(part.bytes, reinterpret_cast<unsigned char const*>(set_.all().data()) + done, now);
       cuda_detail::store_argument<><<<1, cuda_detail::update_threads, 0, stream.get()>>>(
-          part, optimizers_.as<unsigned char>() + done, static_cast<unsigned>(now));
+          part, optimizers_.template as<unsigned char>() + done, static_cast<unsigned>(now));
       check(cudaGetLastError());
     }
   }
@@ -347,7 +349,7 @@ class elementwise_update<cuda, Optimizer> {
     static_cast<void>(set_.all());
     if constexpr (prepares<Optimizer>) {
       cuda_detail::prepare_update<<<1, static_cast<unsigned>(set_.groups()), 0, stream.get()>>>(
-          optimizers_.as<Optimizer>(), prepared_.as<prepared_type<Optimizer>>(), applied);
+          optimizers_.template as<Optimizer>(), prepared_.template as<prepared_type<Optimizer>>(), applied);
       check(cudaGetLastError());
     }
   }
@@ -357,7 +359,8 @@ class elementwise_update<cuda, Optimizer> {
     std::size_t const first = first_of(buckets.first);
     if (std::size_t const last = first_of(buckets.end()); first < last) {
       cuda_detail::update<Optimizer><<<static_cast<unsigned>(last - first), cuda_detail::update_threads, 0, stream.get()>>>(
-          chunks_.as<chunk>() + first, optimizers_.as<Optimizer>(), prepared_.as<prepared_type<Optimizer>>(), sums, uses);
+          chunks_.template as<chunk>() + first, optimizers_.template as<Optimizer>(),
+          prepared_.template as<prepared_type<Optimizer>>(), sums, uses);
       check(cudaGetLastError());
     }
   }
@@ -401,11 +404,11 @@ class elementwise_update<cuda, Optimizer> {
   }
 
   elementwise::hyperparameters<Optimizer> set_;
-  cuda::buffer chunks_;
-  cuda::buffer optimizers_;          // one a group
-  cuda::buffer prepared_;            // one a group
-  std::vector<std::size_t> firsts_;  // by bucket: its first chunk; at the end, how many chunks there are
-  bool narrow_ = false;              // there are masters
+  typename Backend::buffer chunks_;
+  typename Backend::buffer optimizers_;  // one a group
+  typename Backend::buffer prepared_;    // one a group
+  std::vector<std::size_t> firsts_;      // by bucket: its first chunk; at the end, how many chunks there are
+  bool narrow_ = false;                  // there are masters
 };
 
 }  // namespace lockstep
