@@ -32,7 +32,7 @@ struct direct_tuning {
   unsigned lines_blocks = 256;
 
   /// Chunks: warps that move data in a block (1 to 16; two more send and await flags), blocks, bytes of a chunk (a multiple of
-  /// 512), and chunks in an inbox for each block (2, 4, 6 or 8). A block is depth / 2 - 1 chunks ahead of what it combines.
+  /// 512), and chunks in an inbox for each block (2, 4 or 8). A block is depth / 2 - 1 chunks ahead of what it combines.
   unsigned bulk_warps = 16;
   unsigned bulk_blocks = 264;
   std::size_t chunk_bytes = std::size_t{32} << 10;
@@ -55,7 +55,7 @@ struct direct_tuning {
   return within(t.packet_warps, 1, 16) && within(t.packet_rounds, 1, 64) && within(t.words_blocks, 1, 1024) &&
          within(t.lines_blocks, 1, 1024) && within(t.bulk_warps, 1, 16) && within(t.bulk_blocks, 1, 1024) &&
          within(t.chunk_bytes, 512, std::size_t{16} << 20) && t.chunk_bytes % 512 == 0 &&
-         within(t.least_chunk_bytes, 512, t.chunk_bytes) && within(t.depth, 2, 8) && t.depth % 2 == 0 &&
+         within(t.least_chunk_bytes, 512, t.chunk_bytes) && (t.depth == 2 || t.depth == 4 || t.depth == 8) &&
          within(t.max_blocks, 1, 1024) && t.least_gigabytes_per_second >= 0;
 }
 

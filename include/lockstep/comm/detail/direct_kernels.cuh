@@ -334,18 +334,9 @@ class bulk_block {
   __device__ std::uint32_t steps() const { return call_.steps(blockIdx.x); }
   __device__ std::uint32_t lag() const { return world_.layout.depth / 2 - 1; }
   /// Whether this rank sends something to the owners.
-  __device__ bool contributes() const { return contributes(world_.rank); }
+  __device__ bool contributes() const { return has_rank(call_.contributors, world_.rank); }
   __device__ bool sends_into_data() const { return Copy; }
-  __device__ bool has_targets() const {
-    switch (call_.which) {
-      case collective::all_reduce: return call_.scatter;
-      case collective::reduce: return world_.rank != call_.root;
-      case collective::reduce_scatter: return false;
-      case collective::broadcast:
-      case collective::all_gather: break;
-    }
-    return true;
-  }
+  __device__ bool has_targets() const { return (call_.targets & ~(1U << static_cast<unsigned>(world_.rank))) != 0; }
 
   // ---- data ----
 
@@ -376,7 +367,7 @@ class bulk_block {
     if constexpr (Copy) {
       for (int i = 1; i < world_.size; ++i) {
         int const peer = world_.rank + i < world_.size ? world_.rank + i : world_.rank + i - world_.size;
-        if (is_target(peer)) {
+        if (has_rank(call_.targets, peer)) {
           copy(shared_.data[peer] + first, call_.data + first, grid);
         }
       }
@@ -432,7 +423,7 @@ class bulk_block {
   __device__ void send_exit_flags() const {
     int const peer = lane();
     fence_system();
-    if (is_peer(peer) && is_target(peer)) {
+    if (is_peer(peer) && has_rank(call_.targets, peer)) {
       store_relaxed(flag(peer, world_.layout.exit_flag(blockIdx.x, world_.rank)), epoch());
     }
   }
@@ -463,12 +454,13 @@ class bulk_block {
   }
   __device__ bool await_chunk_flags(std::uint32_t chunks) const {
     int const peer = lane();
-    return await_at_least(is_peer(peer) && contributes(peer), world_.layout.chunk_flag(blockIdx.x, peer),
+    return await_at_least(is_peer(peer) && has_rank(call_.contributors, peer), world_.layout.chunk_flag(blockIdx.x, peer),
                           shared_.record.chunks + chunks);
   }
   __device__ bool await_exit_flags() const {
     int const peer = lane();
-    return await_at_least(is_peer(peer) && hears_results(), world_.layout.exit_flag(blockIdx.x, peer), epoch());
+    return await_at_least(is_peer(peer) && has_rank(call_.targets, world_.rank), world_.layout.exit_flag(blockIdx.x, peer),
+                          epoch());
   }
   __device__ void publish_ready(std::uint32_t value) const {
     __syncwarp();
@@ -486,20 +478,9 @@ class bulk_block {
   __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
   __device__ std::uint64_t epoch() const { return shared_.record.epoch + 1; }
   __device__ bool is_peer(int rank) const { return rank < world_.size && rank != world_.rank; }
-  __device__ bool contributes(int rank) const { return !Copy || (call_.which == collective::broadcast && rank == call_.root); }
-  /// Whether this rank's results go to `peer`.
-  __device__ bool is_target(int peer) const {
-    switch (call_.which) {
-      case collective::all_reduce: return call_.scatter;
-      case collective::reduce: return peer == call_.root;
-      case collective::reduce_scatter: return false;
-      case collective::broadcast: return peer != call_.root;
-      case collective::all_gather: break;
-    }
-    return true;
+  __device__ bool gets_results(int rank) const {
+    return has_rank(call_.targets, rank) || (rank == world_.rank && call_.which != collective::reduce);
   }
-  __device__ bool hears_results() const { return is_target(world_.rank); }
-  __device__ bool keeps_results() const { return call_.which != collective::reduce || world_.rank == call_.root; }
 
   __device__ std::uint64_t chunk_at(std::uint32_t step) const {
     return (std::uint64_t{step} * call_.blocks + blockIdx.x) * call_.chunk_bytes;
@@ -615,7 +596,7 @@ class bulk_block {
         }
       }
       for (int target = 0; target < world_.size; ++target) {
-        if (target == world_.rank ? !keeps_results() : !is_target(target)) {
+        if (!gets_results(target)) {
           continue;
         }
         std::byte* const data = target == world_.rank ? call_.data : shared_.data[target];
@@ -653,7 +634,7 @@ class bulk_block {
       std::uint64_t words[1];
       block.arithmetic_.end(sum, words);
       for (int target = 0; target < world.size; ++target) {
-        if (target == world.rank ? block.keeps_results() : block.is_target(target)) {
+        if (block.gets_results(target)) {
           store_element((target == world.rank ? call.data : block.shared_.data[target]) + first + at, words[0], element);
         }
       }

@@ -31,7 +31,7 @@ struct direct_layout {
   std::uint32_t bulk_blocks = 0;
   std::uint32_t packet_slot_bytes = 0;
   std::uint32_t chunk_slot_bytes = 0;
-  std::uint32_t depth = 0;
+  std::uint32_t depth = 0;  // a power of 2
   std::uint64_t words_at = 0;
   std::uint64_t lines_at = 0;
   std::uint64_t bulk_at = 0;
@@ -66,7 +66,7 @@ struct direct_layout {
   /// The inbox for chunk number `chunk` of a channel.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr std::uint64_t slot(int owner, std::uint32_t channel, std::uint64_t chunk,
                                                                   int of) const noexcept {
-    return bulk_at + ((place(owner, of) * bulk_blocks + channel) * depth + chunk % depth) * chunk_slot_bytes;
+    return bulk_at + ((place(owner, of) * bulk_blocks + channel) * depth + (chunk & (depth - 1))) * chunk_slot_bytes;
   }
   /// From one sender's slots to those of the next.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr std::uint64_t slots_between() const noexcept {
@@ -110,9 +110,12 @@ inline constexpr std::uint32_t lines_payload = 480;
 struct direct_call {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
-  std::uint64_t equal = 0;   // of every part but the last
-  std::uint64_t chunks = 0;  // of the longest share
+  std::uint64_t equal = 0;         // of every part but the last
+  std::uint32_t contributors = 0;  // a bit a rank: who sends something to the owners of the shares
+  std::uint32_t targets = 0;       // to whom owners send what became of their shares, beside keeping it
   std::uint32_t chunk_bytes = 0;
+  std::uint32_t whole_steps = 0;  // chunks of the longest share for each block,
+  std::uint32_t more_steps = 0;   // and blocks that have one more
   std::uint32_t blocks = 0;
   std::uint32_t warps = 0;   // that move data, of each block
   std::uint32_t rounds = 0;  // packets of each warp
@@ -139,9 +142,14 @@ struct direct_call {
     return {0, rooted && rank != root ? 0 : bytes};
   }
   [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr std::uint32_t steps(std::uint32_t channel) const noexcept {
-    return static_cast<std::uint32_t>((chunks - channel + blocks - 1) / blocks);
+    return whole_steps + (channel < more_steps ? 1 : 0);
   }
 };
+
+/// Whether a set of ranks, a bit each, has one.
+[[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr bool has_rank(std::uint32_t set, int rank) noexcept {
+  return ((set >> static_cast<unsigned>(rank)) & 1U) != 0;
+}
 
 [[nodiscard]] constexpr bool is_copy(collective which) noexcept {
   return which == collective::broadcast || which == collective::all_gather;
@@ -211,8 +219,28 @@ struct direct_call {
   std::uint64_t chunk = rounded((a_block + steps - 1) / steps);
   chunk = chunk < t.least_chunk_bytes ? rounded(t.least_chunk_bytes) : chunk;
   call.chunk_bytes = static_cast<std::uint32_t>(chunk < t.chunk_bytes ? chunk : t.chunk_bytes);
-  call.chunks = (longest() + call.chunk_bytes - 1) / call.chunk_bytes;
-  call.blocks = call.chunks < layout.bulk_blocks ? static_cast<std::uint32_t>(call.chunks) : layout.bulk_blocks;
+  std::uint64_t const chunks = (longest() + call.chunk_bytes - 1) / call.chunk_bytes;
+  call.blocks = chunks < layout.bulk_blocks ? static_cast<std::uint32_t>(chunks) : layout.bulk_blocks;
+  call.whole_steps = static_cast<std::uint32_t>(chunks / call.blocks);
+  call.more_steps = static_cast<std::uint32_t>(chunks % call.blocks);
+  std::uint32_t const all = (std::uint32_t{1} << static_cast<unsigned>(size)) - 1;
+  std::uint32_t const root = std::uint32_t{1} << static_cast<unsigned>(call.root);
+  switch (call.which) {
+    case collective::all_reduce:
+      call.contributors = all;
+      call.targets = call.scatter ? all : 0;
+      break;
+    case collective::reduce:
+      call.contributors = all;
+      call.targets = root;
+      break;
+    case collective::reduce_scatter: call.contributors = all; break;
+    case collective::broadcast:
+      call.contributors = root;
+      call.targets = all & ~root;
+      break;
+    case collective::all_gather: call.targets = all; break;
+  }
   return call;
 }
 
