@@ -93,6 +93,11 @@ __device__ inline uint4 load_fresh(void const* from) {
   return v;
 }
 
+/// 16 bytes, to this or another GPU.
+__device__ inline void store_vector(void* to, uint4 const& v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 // Counters of a block, in shared memory.
 __device__ inline std::uint32_t shared_acquire(std::uint32_t const* from) {
   std::uint32_t value = 0;

@@ -324,6 +324,28 @@ struct bulk_grid {
   __device__ std::uint32_t tail() const { return max(head(), min(16 * last - shift, bytes)); }
 };
 
+/// The whole vectors of a chunk that one lane moves at a time: `Count` of them, 512 bytes apart, so that a warp's are together.
+inline constexpr std::uint32_t vector_stride = 32 * sizeof(uint4);
+template <unsigned Count>
+class vector_batch {
+ public:
+  __device__ vector_batch(bulk_grid const& grid, std::uint32_t warps)
+      : at_(16 * grid.first + vector_stride * Count * (threadIdx.x / 32) + 16 * (threadIdx.x % 32)),
+        end_(16 * grid.last),
+        step_(vector_stride * Count * warps) {}
+
+  __device__ bool goes_on() const { return at_ < end_; }
+  __device__ void next() { at_ += step_; }
+  /// Bytes behind the grid's begin.
+  __device__ std::uint32_t at() const { return at_; }
+  __device__ bool has(unsigned index) const { return at_ + vector_stride * index < end_; }
+
+ private:
+  std::uint32_t at_;
+  std::uint32_t end_;
+  std::uint32_t step_;
+};
+
 /// What direct_protocol.hpp calls a block. `Copy`: nothing is combined, and data goes straight to where it belongs.
 template <bool Copy, class Arithmetic>
 class bulk_block {
@@ -535,20 +557,19 @@ class bulk_block {
       copy_elements(call_, to, from, 0, grid.bytes);
       return;
     }
-    auto const* const source = reinterpret_cast<uint4 const*>(from - grid.shift);
-    auto* const target = reinterpret_cast<uint4*>(to - grid.shift);
     constexpr unsigned unroll = 4;
-    unsigned const stride = movers();
-    for (unsigned v = grid.first + threadIdx.x; v < grid.last; v += unroll * stride) {
+    for (vector_batch<unroll> batch{grid, call_.warps}; batch.goes_on(); batch.next()) {
+      std::byte const* const source = from - grid.shift + batch.at();
+      std::byte* const target = to - grid.shift + batch.at();
       uint4 vectors[unroll];
       for (unsigned u = 0; u < unroll; ++u) {
-        if (v + u * stride < grid.last) {
-          vectors[u] = load_fresh(source + v + u * stride);
+        if (batch.has(u)) {
+          vectors[u] = load_fresh(source + vector_stride * u);
         }
       }
       for (unsigned u = 0; u < unroll; ++u) {
-        if (v + u * stride < grid.last) {
-          target[v + u * stride] = vectors[u];
+        if (batch.has(u)) {
+          store_vector(target + vector_stride * u, vectors[u]);
         }
       }
     }
@@ -569,20 +590,18 @@ class bulk_block {
   /// The whole vectors of a chunk that begins at byte `first` of the data.
   __device__ void combine_vectors(std::uint32_t step, std::uint64_t first, bulk_grid const& grid) const {
     constexpr unsigned unroll = Arithmetic::unroll;
-    unsigned const stride = movers();
-    auto const* const own = reinterpret_cast<uint4 const*>(call_.data + first - grid.shift);
-    auto const* const inboxes = reinterpret_cast<uint4 const*>(inbox(world_.rank, step, world_.rank == 0 ? 1 : 0));
-    std::uint64_t const between = world_.layout.slots_between() / sizeof(uint4);
-    for (unsigned v = grid.first + threadIdx.x; v < grid.last; v += unroll * stride) {
+    std::byte const* const own = call_.data + first - grid.shift;
+    std::byte const* const inboxes = inbox(world_.rank, step, world_.rank == 0 ? 1 : 0);
+    for (vector_batch<unroll> batch{grid, call_.warps}; batch.goes_on(); batch.next()) {
       typename Arithmetic::template wide<2> sums[unroll];
-      uint4 const* next = inboxes + v;
+      std::byte const* next = inboxes + batch.at();
       for (int source = 0; source < world_.size; ++source) {
-        uint4 const* const from = source == world_.rank ? own + v : next;
-        next += source == world_.rank ? 0 : between;
+        std::byte const* const from = source == world_.rank ? own + batch.at() : next;
+        next += source == world_.rank ? 0 : world_.layout.slots_between();
         uint4 vectors[unroll];
         for (unsigned u = 0; u < unroll; ++u) {
-          if (v + u * stride < grid.last) {
-            vectors[u] = load_fresh(from + u * stride);
+          if (batch.has(u)) {
+            vectors[u] = load_fresh(from + vector_stride * u);
           }
         }
         for (unsigned u = 0; u < unroll; ++u) {
@@ -595,18 +614,21 @@ class bulk_block {
           }
         }
       }
+      uint4 results[unroll];
+      for (unsigned u = 0; u < unroll; ++u) {
+        std::uint64_t words[2];
+        arithmetic_.end(sums[u], words);
+        results[u] = make_uint4(static_cast<std::uint32_t>(words[0]), static_cast<std::uint32_t>(words[0] >> 32U),
+                                static_cast<std::uint32_t>(words[1]), static_cast<std::uint32_t>(words[1] >> 32U));
+      }
       for (int target = 0; target < world_.size; ++target) {
         if (!gets_results(target)) {
           continue;
         }
-        std::byte* const data = target == world_.rank ? call_.data : shared_.data[target];
-        auto* const to = reinterpret_cast<uint4*>(data + first - grid.shift) + v;
+        std::byte* const to = shared_.data[target] + first - grid.shift + batch.at();
         for (unsigned u = 0; u < unroll; ++u) {
-          if (v + u * stride < grid.last) {
-            std::uint64_t words[2];
-            arithmetic_.end(sums[u], words);
-            to[u * stride] = make_uint4(static_cast<std::uint32_t>(words[0]), static_cast<std::uint32_t>(words[0] >> 32U),
-                                        static_cast<std::uint32_t>(words[1]), static_cast<std::uint32_t>(words[1] >> 32U));
+          if (batch.has(u)) {
+            store_vector(to + vector_stride * u, results[u]);
           }
         }
       }
@@ -635,7 +657,7 @@ class bulk_block {
       block.arithmetic_.end(sum, words);
       for (int target = 0; target < world.size; ++target) {
         if (block.gets_results(target)) {
-          store_element((target == world.rank ? call.data : block.shared_.data[target]) + first + at, words[0], element);
+          store_element(block.shared_.data[target] + first + at, words[0], element);
         }
       }
     }
