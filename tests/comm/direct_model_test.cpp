@@ -157,8 +157,8 @@ class model_lane {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return all_.size; }
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
-  [[nodiscard]] std::uint64_t packet(std::uint32_t round) const {
-    return (std::uint64_t{round} * call_.blocks + channel_) * call_.warps + warp_;
+  [[nodiscard]] std::uint32_t packet(std::uint32_t round) const {
+    return (round * call_.blocks + channel_) * call_.warps + warp_;
   }
   [[nodiscard]] piece load(std::uint64_t first, std::uint64_t at, std::uint64_t count) const {
     piece loaded{};
@@ -181,6 +181,25 @@ class model_lane {
   [[nodiscard]] entry peek(int source, std::uint32_t round) { return peek_word(all_.of(rank_), inbox(rank_, source, round)); }
   [[nodiscard]] bool is_complete(entry const& seen) const { return has_word(seen, word_flag(epoch_)); }
   [[nodiscard]] static bool agree(bool complete) { return complete; }
+  void send_arrivals() {
+    for (int peer = 0; meets() && peer < all_.size; ++peer) {
+      if (peer != rank_) {
+        push_word(all_.of(peer), all_.layout.arrival(channel_, epoch_ % 2, rank_), 0, word_flag(epoch_));
+      }
+    }
+  }
+  [[nodiscard]] bool await_arrivals() const {
+    for (int peer = 0; meets() && peer < all_.size; ++peer) {
+      while (peer != rank_ &&
+             !has_word(peek_word(all_.of(rank_), all_.layout.arrival(channel_, epoch_ % 2, peer)), word_flag(epoch_))) {
+        std::this_thread::yield();
+        if (all_.stopped) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
   [[nodiscard]] static piece open(entry const& seen) { return {{word_of(seen)}}; }
   template <std::size_t Count>
   [[nodiscard]] bool go_on(entry const (&)[Count], int) const {
@@ -189,6 +208,8 @@ class model_lane {
   }
 
  private:
+  /// The first lane of a block does it for all.
+  [[nodiscard]] bool meets() const { return call_.meets && warp_ == 0 && lane_ == 0; }
   [[nodiscard]] std::uint64_t inbox(int owner, int of, std::uint32_t round) const {
     return all_.layout.words(owner, channel_, epoch_ % 2, of) + 512 * (round * call_.warps + warp_) + 16 * lane_;
   }
@@ -203,38 +224,19 @@ class model_lane {
   std::uint64_t epoch_;
 };
 
-bool meets(world& all, int rank, std::uint32_t channel, std::uint64_t epoch, bool send) {
-  for (int peer = 0; peer < all.size; ++peer) {
-    if (peer == rank) {
-      continue;
-    }
-    if (send) {
-      push_word(all.of(peer), all.layout.arrival(channel, epoch % 2, rank), 0, word_flag(epoch));
-      continue;
-    }
-    while (!has_word(peek_word(all.of(rank), all.layout.arrival(channel, epoch % 2, peer)), word_flag(epoch))) {
-      std::this_thread::yield();
-      if (all.stopped) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
 /// A block that exchanges words: its lanes one after the other, for none waits for another of its block.
 void run_packets(world& all, int rank, direct_call const& call, std::uint32_t channel, std::uint64_t seed) {
   jitter sleeps{seed};
   record& own = all.records[static_cast<std::size_t>(rank)][channel];
   std::uint64_t const epoch = own.epoch + 1;
-  bool done = !call.meets || meets(all, rank, channel, epoch, true);
+  bool done = true;
   for (std::uint32_t warp = 0; warp < call.warps; ++warp) {
     for (std::uint32_t lane = 0; lane < 32; ++lane) {
       model_lane one{all, rank, call, channel, warp, lane, sleeps};
       done = (is_copy(call.which) ? copy_packets(one, call) : reduce_packets(one, call, float_sum{})) && done;
     }
   }
-  if (done && (!call.meets || meets(all, rank, channel, epoch, false))) {
+  if (done) {
     own.epoch = epoch;
   }
 }

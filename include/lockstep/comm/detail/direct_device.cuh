@@ -83,6 +83,14 @@ __device__ inline void store_release(std::uint64_t* to, std::uint64_t value) {
 /// Orders what this thread has seen and done before what it does next, for every GPU.
 __device__ inline void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
+/// Lets the next kernel of the stream come to the device, and waits for those before. Without programmatic launches, neither.
+__device__ inline void begin_dependent_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /// 16 bytes, past the caches that peers can't see.
 __device__ inline uint4 load_fresh(void const* from) {
   uint4 v;

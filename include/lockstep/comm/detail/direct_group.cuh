@@ -201,8 +201,9 @@ class direct_group {
       device_guard const current{m.gpu};
       int processors = 0;
       lockstep::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, number(m.gpu)));
-      auto const sharing = static_cast<unsigned>(
+      auto sharing = static_cast<unsigned>(
           std::count_if(members_.begin(), members_.end(), [&](member const& other) { return other.gpu == m.gpu; }));
+      sharing *= sharing > 1 && tuning_.programmatic_launch ? 2 : 1;  // two launches of a rank are there at once
       for_each_kernel([&](direct_kernel kernel, direct_algorithm algorithm) {
         unsigned const warps = algorithm == direct_algorithm::bulk ? tuning_.bulk_warps + 2 : tuning_.packet_warps;
         int resident = 0;
@@ -261,7 +262,7 @@ class direct_group {
   /// Writes a pattern between each pair, and looks at what came.
   template <class Devices>
   void probe(Devices const& opened) {
-    std::uint64_t const bytes = (std::min)(std::uint64_t{1} << 20U, layout_.slots_between() / 8 * 8);
+    std::uint64_t const bytes = (std::min)(std::uint64_t{1} << 20U, layout_.slots_between / 8 * 8);
     double const seconds = (std::min)(calls_.timeout_seconds(), 10.0);
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       auto const current = opened[rank]->activate();
@@ -326,6 +327,13 @@ class direct_group {
     config.gridDim = dim3{call.blocks};
     config.blockDim = dim3{threads_of(call)};
     config.stream = stream;
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    if (tuning_.programmatic_launch && call.algorithm != direct_algorithm::bulk) {
+      config.attrs = &early;
+      config.numAttrs = 1;
+    }
     lockstep::check(cudaLaunchKernelEx(&config, kernel, self.world, call));
   }
 

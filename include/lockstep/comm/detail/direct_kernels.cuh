@@ -120,6 +120,22 @@ struct lines_format {
   __device__ static bool agree(bool complete) { return __all_sync(whole_warp, complete) != 0; }
 };
 
+/// Waits for a word that comes by itself.
+[[nodiscard]] __device__ inline bool await_word(direct_world const& world, std::uint64_t at, std::uint64_t epoch, int source,
+                                                std::uint64_t& word) {
+  direct_patience patience;
+  for (;;) {
+    uint4 const seen = peek_word(own_window(world) + at);
+    if (has_word(seen, word_flag(epoch))) {
+      word = word_of(seen);
+      return true;
+    }
+    if (!patience.go_on(world, blockIdx.x, epoch, source)) {
+      return false;
+    }
+  }
+}
+
 /// What direct_protocol.hpp calls a lane.
 template <class Format>
 class packet_lane {
@@ -141,8 +157,8 @@ class packet_lane {
   __device__ int rank() const { return world_.rank; }
   __device__ int size() const { return world_.size; }
   __device__ std::uint64_t epoch() const { return epoch_; }
-  __device__ std::uint64_t packet(std::uint32_t round) const {
-    return (std::uint64_t{round} * call_.blocks + blockIdx.x) * call_.warps + warp_;
+  __device__ std::uint32_t packet(std::uint32_t round) const {
+    return (round * call_.blocks + blockIdx.x) * call_.warps + warp_;
   }
 
   /// The lane's piece of the packet that begins `at` bytes into a share; 0 beyond its end.
@@ -205,6 +221,17 @@ class packet_lane {
     Format::open(seen, opened.words);
     return opened;
   }
+  /// Where ranks may get no data from each other, a thread a peer sees to it that they have begun.
+  __device__ void send_arrivals() const {
+    if (meets()) {
+      push_word(world_.windows[threadIdx.x] + world_.layout.arrival(blockIdx.x, epoch_ % 2, world_.rank), 0, word_flag(epoch_));
+    }
+  }
+  __device__ bool await_arrivals() const {
+    std::uint64_t word = 0;
+    return !meets() || await_word(world_, world_.layout.arrival(blockIdx.x, epoch_ % 2, static_cast<int>(threadIdx.x)), epoch_,
+                                  static_cast<int>(threadIdx.x), word);
+  }
   /// `seen` are those of the ranks from `first` on.
   template <int Count>
   __device__ bool go_on(entry const (&seen)[Count], int first) {
@@ -219,6 +246,9 @@ class packet_lane {
   }
 
  private:
+  __device__ bool meets() const {
+    return call_.meets && static_cast<int>(threadIdx.x) < world_.size && static_cast<int>(threadIdx.x) != world_.rank;
+  }
   __device__ unsigned bytes_there(std::uint64_t at, std::uint64_t count) const {
     std::uint64_t const left = count - at;
     unsigned const most = Format::bytes(lane_);
@@ -236,58 +266,34 @@ class packet_lane {
   direct_patience patience_;
 };
 
-[[nodiscard]] __device__ inline bool await_word(direct_world const& world, std::uint64_t at, std::uint64_t epoch, int source,
-                                                std::uint64_t& word) {
-  direct_patience patience;
-  for (;;) {
-    uint4 const seen = peek_word(own_window(world) + at);
-    if (has_word(seen, word_flag(epoch))) {
-      word = word_of(seen);
-      return true;
-    }
-    if (!patience.go_on(world, blockIdx.x, epoch, source)) {
-      return false;
-    }
-  }
-}
-
 /// A collective in packets: `exchange(lane)` does it.
 template <class Format, class Exchange>
 __device__ void run_packets(direct_world const& world, direct_call const& call, Exchange const& exchange) {
   if (world.size < 2) {
     return;
   }
+  begin_dependent_launch();
   packet_lane<Format> lane{world, call};
-  int const thread = static_cast<int>(threadIdx.x);
-  bool const meets = call.meets && thread < world.size && thread != world.rank;
-  unsigned const parity = lane.epoch() % 2;
-  if (meets) {
-    push_word(world.windows[thread] + world.layout.arrival(blockIdx.x, parity, world.rank), 0, word_flag(lane.epoch()));
-  }
-  bool done = exchange(lane);
-  if (meets && done) {
-    std::uint64_t word = 0;
-    done = await_word(world, world.layout.arrival(blockIdx.x, parity, thread), lane.epoch(), thread, word);
-  }
-  if (__syncthreads_and(done ? 1 : 0) != 0 && thread == 0) {
+  bool const done = exchange(lane);
+  if (__syncthreads_and(done ? 1 : 0) != 0 && threadIdx.x == 0) {
     record_of(world, blockIdx.x)->epoch = lane.epoch();
   }
 }
 
 template <class Format, class T>
-__global__ void __launch_bounds__(most_packet_threads)
+__global__ void __launch_bounds__(most_packet_threads, 2)
     sum_packets(direct_world const __grid_constant__ world, direct_call const __grid_constant__ call) {
   run_packets<Format>(world, call, [&](auto& lane) { return reduce_packets(lane, call, sum_in_words<T>{}); });
 }
 
 template <class Format>
-__global__ void __launch_bounds__(most_packet_threads)
+__global__ void __launch_bounds__(most_packet_threads, 2)
     reduce_any_packets(direct_world const __grid_constant__ world, direct_call const __grid_constant__ call) {
   run_packets<Format>(world, call, [&](auto& lane) { return reduce_packets(lane, call, any_in_words{call.type, call.how}); });
 }
 
 template <class Format>
-__global__ void __launch_bounds__(most_packet_threads)
+__global__ void __launch_bounds__(most_packet_threads, 2)
     copy_all_packets(direct_world const __grid_constant__ world, direct_call const __grid_constant__ call) {
   run_packets<Format>(world, call, [&](auto& lane) { return copy_packets(lane, call); });
 }
@@ -597,7 +603,7 @@ class bulk_block {
       std::byte const* next = inboxes + batch.at();
       for (int source = 0; source < world_.size; ++source) {
         std::byte const* const from = source == world_.rank ? own + batch.at() : next;
-        next += source == world_.rank ? 0 : world_.layout.slots_between();
+        next += source == world_.rank ? 0 : world_.layout.slots_between;
         uint4 vectors[unroll];
         for (unsigned u = 0; u < unroll; ++u) {
           if (batch.has(u)) {

@@ -31,7 +31,10 @@ struct direct_layout {
   std::uint32_t bulk_blocks = 0;
   std::uint32_t packet_slot_bytes = 0;
   std::uint32_t chunk_slot_bytes = 0;
-  std::uint32_t depth = 0;  // a power of 2
+  std::uint32_t depth = 0;          // a power of 2
+  std::uint32_t words_between = 0;  // from one sender's inboxes to those of the next
+  std::uint32_t lines_between = 0;
+  std::uint64_t slots_between = 0;
   std::uint64_t words_at = 0;
   std::uint64_t lines_at = 0;
   std::uint64_t bulk_at = 0;
@@ -57,26 +60,27 @@ struct direct_layout {
   /// Inboxes for packets.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr std::uint64_t words(int owner, std::uint32_t channel, unsigned parity,
                                                                    int of) const noexcept {
-    return words_at + ((place(owner, of) * words_blocks + channel) * 2 + parity) * packet_slot_bytes;
+    return words_at + place(owner, of) * words_between + packet_slot(channel, parity);
   }
   [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr std::uint64_t lines(int owner, std::uint32_t channel, unsigned parity,
                                                                    int of) const noexcept {
-    return lines_at + ((place(owner, of) * lines_blocks + channel) * 2 + parity) * packet_slot_bytes;
+    return lines_at + place(owner, of) * lines_between + packet_slot(channel, parity);
   }
   /// The inbox for chunk number `chunk` of a channel.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr std::uint64_t slot(int owner, std::uint32_t channel, std::uint64_t chunk,
                                                                   int of) const noexcept {
-    return bulk_at + ((place(owner, of) * bulk_blocks + channel) * depth + (chunk & (depth - 1))) * chunk_slot_bytes;
-  }
-  /// From one sender's slots to those of the next.
-  [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr std::uint64_t slots_between() const noexcept {
-    return std::uint64_t{bulk_blocks} * depth * chunk_slot_bytes;
+    return bulk_at + place(owner, of) * slots_between +
+           std::uint64_t{channel * depth + (static_cast<std::uint32_t>(chunk) & (depth - 1))} * chunk_slot_bytes;
   }
 
  private:
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr std::uint64_t packet_slot(std::uint32_t channel,
+                                                                         unsigned parity) const noexcept {
+    return std::uint64_t{channel * 2 + parity} * packet_slot_bytes;
+  }
   /// A rank has no inbox for itself.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE static constexpr std::uint64_t place(int owner, int of) noexcept {
-    return static_cast<std::uint64_t>(of < owner ? of : of - 1);
+    return static_cast<std::uint32_t>(of < owner ? of : of - 1);
   }
 };
 
@@ -94,9 +98,12 @@ struct direct_layout {
   made.depth = t.depth;
   auto const peers = static_cast<std::uint64_t>(size - 1);
   made.words_at = (direct_layout::header_bytes + direct_layout::channel_bytes * made.channels + 1023) / 1024 * 1024;
-  made.lines_at = made.words_at + peers * made.words_blocks * 2 * made.packet_slot_bytes;
-  made.bulk_at = made.lines_at + peers * made.lines_blocks * 2 * made.packet_slot_bytes;
-  made.bytes = made.bulk_at + peers * made.bulk_blocks * made.depth * made.chunk_slot_bytes;
+  made.words_between = made.words_blocks * 2 * made.packet_slot_bytes;
+  made.lines_between = made.lines_blocks * 2 * made.packet_slot_bytes;
+  made.slots_between = std::uint64_t{made.bulk_blocks} * made.depth * made.chunk_slot_bytes;
+  made.lines_at = made.words_at + peers * made.words_between;
+  made.bulk_at = made.lines_at + peers * made.lines_between;
+  made.bytes = made.bulk_at + peers * made.slots_between;
   return made;
 }
 
@@ -193,11 +200,15 @@ struct direct_call {
     if (sent > up_to || packets > std::uint64_t{most} * t.packet_warps * t.packet_rounds) {
       return false;
     }
-    call.warps = packets < t.packet_warps ? static_cast<std::uint32_t>(packets) : t.packet_warps;
-    std::uint64_t const blocks = (packets + call.warps - 1) / call.warps;
-    call.blocks = blocks < most ? static_cast<std::uint32_t>(blocks) : most;
-    std::uint64_t const at_once = std::uint64_t{call.blocks} * call.warps;
-    call.rounds = static_cast<std::uint32_t>((packets + at_once - 1) / at_once);
+    // Few warps a block, so that many multiprocessors send; no more blocks than have a packet each.
+    auto const pieces = [](std::uint64_t all, std::uint64_t each) { return (all + each - 1) / each; };
+    std::uint64_t const least_warps = t.packet_warps < 4 ? t.packet_warps : 4;
+    std::uint64_t const blocks = pieces(packets, least_warps);
+    std::uint64_t const warps = pieces(packets, blocks < most ? blocks : most);
+    call.warps = static_cast<std::uint32_t>(warps < t.packet_warps ? warps : t.packet_warps);
+    std::uint64_t const needed = pieces(packets, call.warps);
+    call.blocks = static_cast<std::uint32_t>(needed < most ? needed : most);
+    call.rounds = static_cast<std::uint32_t>(pieces(packets, std::uint64_t{call.blocks} * call.warps));
     return true;
   };
   if (in_packets(t.words_up_to_bytes, words_payload, layout.words_blocks)) {

@@ -23,6 +23,59 @@
 /// - a flag that counts up may be overwritten by a later number, since the reader asks for "at least".
 namespace lockstep::comm_detail {
 
+/// One result of a lane: its own piece and those of all others, in the order of the ranks. Returns false when it gave up.
+LOCKSTEP_DIRECT_UNCHECKED
+template <class Lane, class Arithmetic>
+LOCKSTEP_HOST_DEVICE bool combine_pieces(Lane& lane, std::uint32_t round, Arithmetic const& arithmetic,
+                                         typename Lane::piece const& own, typename Lane::piece& result) {
+  int const me = lane.rank();
+  int const size = lane.size();
+  typename Arithmetic::template wide<Lane::piece_words> sum{};
+  if (size == 2) {
+    typename Lane::entry entries[1] = {lane.peek(1 - me, round)};
+    while (!lane.agree(lane.is_complete(entries[0]))) {
+      if (!lane.go_on(entries, 1 - me)) {
+        return false;
+      }
+      entries[0] = lane.peek(1 - me, round);
+    }
+    typename Lane::piece const other = lane.open(entries[0]);
+    arithmetic.begin(sum, me == 0 ? own.words : other.words);
+    arithmetic.add(sum, me == 0 ? other.words : own.words);
+    arithmetic.end(sum, result.words);
+    return true;
+  }
+  constexpr int batch = 4;  // loads in flight
+  for (int first = 0; first < size; first += batch) {
+    typename Lane::entry entries[batch];
+    for (bool complete = false; !complete;) {
+      complete = true;
+      for (int i = 0; i < batch; ++i) {
+        if (first + i < size && first + i != me) {
+          entries[i] = lane.peek(first + i, round);
+          complete = lane.is_complete(entries[i]) && complete;
+        }
+      }
+      complete = lane.agree(complete);
+      if (!complete && !lane.go_on(entries, first)) {
+        return false;
+      }
+    }
+    for (int i = 0; i < batch; ++i) {
+      if (first + i < size) {
+        typename Lane::piece const next = first + i == me ? own : lane.open(entries[i]);
+        if (first + i == 0) {
+          arithmetic.begin(sum, next.words);
+        } else {
+          arithmetic.add(sum, next.words);
+        }
+      }
+    }
+  }
+  arithmetic.end(sum, result.words);
+  return true;
+}
+
 /// Sends and receives one lane's pieces of a collective that reduces, by words or lines. All lanes of a warp call it together.
 /// Returns false when it gave up.
 ///
@@ -34,8 +87,17 @@ LOCKSTEP_HOST_DEVICE bool reduce_packets(Lane& lane, direct_call const& call, Ar
   int const me = lane.rank();
   int const size = lane.size();
   for (std::uint32_t round = 0; round < call.rounds; ++round) {
-    std::uint64_t const at = lane.packet(round) * Lane::payload;
-    for (int i = 1; i < size; ++i) {
+    std::uint32_t const at = lane.packet(round) * Lane::payload;
+    if (!call.scatter && at < call.bytes) {  // the same for all who combine it
+      typename Lane::piece const own = lane.load(0, at, call.bytes);
+      for (int i = 1; i < size; ++i) {
+        int const peer = me + i < size ? me + i : me + i - size;
+        if (!call.rooted || peer == call.root) {
+          lane.push(peer, round, own);
+        }
+      }
+    }
+    for (int i = 1; call.scatter && i < size; ++i) {
       int const peer = me + i < size ? me + i : me + i - size;
       direct_call::range const share = call.share(peer, size);
       if (at < share.count) {
@@ -43,46 +105,21 @@ LOCKSTEP_HOST_DEVICE bool reduce_packets(Lane& lane, direct_call const& call, Ar
       }
     }
   }
+  lane.send_arrivals();
   direct_call::range const mine = call.share(me, size);
   for (std::uint32_t round = 0; round < call.rounds; ++round) {
-    std::uint64_t const at = lane.packet(round) * Lane::payload;
+    std::uint32_t const at = lane.packet(round) * Lane::payload;
     if (at >= mine.count) {
       break;
     }
     typename Lane::piece const own = lane.load(mine.first, at, mine.count);
-    typename Arithmetic::template wide<Lane::piece_words> sum{};
-    constexpr int batch = 4;  // loads in flight
-    for (int first = 0; first < size; first += batch) {
-      typename Lane::entry entries[batch];
-      for (bool complete = false; !complete;) {
-        complete = true;
-        for (int i = 0; i < batch; ++i) {
-          if (first + i < size && first + i != me) {
-            entries[i] = lane.peek(first + i, round);
-            complete = lane.is_complete(entries[i]) && complete;
-          }
-        }
-        complete = lane.agree(complete);
-        if (!complete && !lane.go_on(entries, first)) {
-          return false;
-        }
-      }
-      for (int i = 0; i < batch; ++i) {
-        if (first + i < size) {
-          typename Lane::piece const next = first + i == me ? own : lane.open(entries[i]);
-          if (first + i == 0) {
-            arithmetic.begin(sum, next.words);
-          } else {
-            arithmetic.add(sum, next.words);
-          }
-        }
-      }
-    }
     typename Lane::piece result;
-    arithmetic.end(sum, result.words);
+    if (!combine_pieces(lane, round, arithmetic, own, result)) {
+      return false;
+    }
     lane.store(mine.first, at, mine.count, result);
   }
-  return true;
+  return lane.await_arrivals();
 }
 
 /// The same for a collective that copies each rank's share to all others.
@@ -93,7 +130,7 @@ LOCKSTEP_HOST_DEVICE bool copy_packets(Lane& lane, direct_call const& call) {
   int const size = lane.size();
   direct_call::range const mine = call.share(me, size);
   for (std::uint32_t round = 0; round < call.rounds; ++round) {
-    std::uint64_t const at = lane.packet(round) * Lane::payload;
+    std::uint32_t const at = lane.packet(round) * Lane::payload;
     if (at < mine.count) {
       typename Lane::piece const own = lane.load(mine.first, at, mine.count);
       for (int i = 1; i < size; ++i) {
@@ -101,8 +138,9 @@ LOCKSTEP_HOST_DEVICE bool copy_packets(Lane& lane, direct_call const& call) {
       }
     }
   }
+  lane.send_arrivals();
   for (std::uint32_t round = 0; round < call.rounds; ++round) {
-    std::uint64_t const at = lane.packet(round) * Lane::payload;
+    std::uint32_t const at = lane.packet(round) * Lane::payload;
     for (int source = 0; source < size; ++source) {
       direct_call::range const share = call.share(source, size);
       if (source == me || at >= share.count) {
@@ -118,7 +156,7 @@ LOCKSTEP_HOST_DEVICE bool copy_packets(Lane& lane, direct_call const& call) {
       lane.store(share.first, at, share.count, lane.open(entries[0]));
     }
   }
-  return true;
+  return lane.await_arrivals();
 }
 
 // ---- chunks --------------------------------------------------------------------------------------------------------------
