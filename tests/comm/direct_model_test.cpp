@@ -145,18 +145,11 @@ class model_lane {
 
   model_lane(world& all, int rank, direct_call const& call, std::uint32_t channel, std::uint32_t warp, std::uint32_t lane,
              jitter& sleeps)
-      : all_(all),
-        rank_(rank),
-        call_(call),
-        channel_(channel),
-        warp_(warp),
-        lane_(lane),
-        sleeps_(sleeps),
-        epoch_(all.records[static_cast<std::size_t>(rank)][channel].epoch + 1) {}
+      : all_(all), rank_(rank), call_(call), channel_(channel), warp_(warp), lane_(lane), sleeps_(sleeps) {}
 
+  void begin() { epoch_ = all_.records[static_cast<std::size_t>(rank_)][channel_].epoch + 1; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return all_.size; }
-  [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
   [[nodiscard]] std::uint32_t packet(std::uint32_t round) const {
     return (round * call_.blocks + channel_) * call_.warps + warp_;
   }
@@ -221,7 +214,7 @@ class model_lane {
   std::uint32_t warp_;
   std::uint32_t lane_;
   jitter& sleeps_;
-  std::uint64_t epoch_;
+  std::uint64_t epoch_ = 0;
 };
 
 /// A block that exchanges words: its lanes one after the other, for none waits for another of its block.

@@ -148,11 +148,10 @@ class packet_lane {
   using entry = typename Format::entry;
 
   __device__ packet_lane(direct_world const& world, direct_call const& call)
-      : world_(world),
-        call_(call),
-        lane_(threadIdx.x % 32),
-        warp_(threadIdx.x / 32),
-        epoch_(__ldcg(&record_of(world, blockIdx.x)->epoch) + 1) {}
+      : world_(world), call_(call), lane_(threadIdx.x % 32), warp_(threadIdx.x / 32) {}
+
+  /// The loads before it are under way when this one is.
+  __device__ void begin() { epoch_ = load_relaxed(&record_of(world_, blockIdx.x)->epoch) + 1; }
 
   __device__ int rank() const { return world_.rank; }
   __device__ int size() const { return world_.size; }
@@ -262,7 +261,7 @@ class packet_lane {
   direct_call const& call_;
   unsigned lane_;
   unsigned warp_;
-  std::uint64_t epoch_;
+  std::uint64_t epoch_ = 0;
   direct_patience patience_;
 };
 

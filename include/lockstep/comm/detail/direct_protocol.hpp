@@ -8,9 +8,13 @@
 #include <cstdint>
 
 #if defined(__CUDACC__)
+// What is called there may be of the device alone.
 #define LOCKSTEP_DIRECT_UNCHECKED _Pragma("nv_exec_check_disable")
+// A loop that runs once where there are two ranks: short code is sooner there.
+#define LOCKSTEP_DIRECT_ROLLED _Pragma("unroll 1")
 #else
 #define LOCKSTEP_DIRECT_UNCHECKED
+#define LOCKSTEP_DIRECT_ROLLED
 #endif
 
 /// Who sends what to whom, and waits for what, in the collectives over peer memory: one source for kernels, and for a model of
@@ -46,6 +50,7 @@ LOCKSTEP_HOST_DEVICE bool combine_pieces(Lane& lane, std::uint32_t round, Arithm
     return true;
   }
   constexpr int batch = 4;  // loads in flight
+  LOCKSTEP_DIRECT_ROLLED
   for (int first = 0; first < size; first += batch) {
     typename Lane::entry entries[batch];
     for (bool complete = false; !complete;) {
@@ -86,10 +91,17 @@ template <class Lane, class Arithmetic>
 LOCKSTEP_HOST_DEVICE bool reduce_packets(Lane& lane, direct_call const& call, Arithmetic const& arithmetic) {
   int const me = lane.rank();
   int const size = lane.size();
+  typename Lane::piece first{};  // loaded before it is known how to send it
+  if (!call.scatter) {
+    first = lane.load(0, lane.packet(0) * Lane::payload, call.bytes);
+  }
+  lane.begin();
+  LOCKSTEP_DIRECT_ROLLED
   for (std::uint32_t round = 0; round < call.rounds; ++round) {
     std::uint32_t const at = lane.packet(round) * Lane::payload;
     if (!call.scatter && at < call.bytes) {  // the same for all who combine it
-      typename Lane::piece const own = lane.load(0, at, call.bytes);
+      typename Lane::piece const own = round == 0 ? first : lane.load(0, at, call.bytes);
+      LOCKSTEP_DIRECT_ROLLED
       for (int i = 1; i < size; ++i) {
         int const peer = me + i < size ? me + i : me + i - size;
         if (!call.rooted || peer == call.root) {
@@ -97,6 +109,7 @@ LOCKSTEP_HOST_DEVICE bool reduce_packets(Lane& lane, direct_call const& call, Ar
         }
       }
     }
+    LOCKSTEP_DIRECT_ROLLED
     for (int i = 1; call.scatter && i < size; ++i) {
       int const peer = me + i < size ? me + i : me + i - size;
       direct_call::range const share = call.share(peer, size);
@@ -107,12 +120,13 @@ LOCKSTEP_HOST_DEVICE bool reduce_packets(Lane& lane, direct_call const& call, Ar
   }
   lane.send_arrivals();
   direct_call::range const mine = call.share(me, size);
+  LOCKSTEP_DIRECT_ROLLED
   for (std::uint32_t round = 0; round < call.rounds; ++round) {
     std::uint32_t const at = lane.packet(round) * Lane::payload;
     if (at >= mine.count) {
       break;
     }
-    typename Lane::piece const own = lane.load(mine.first, at, mine.count);
+    typename Lane::piece const own = round == 0 && !call.scatter ? first : lane.load(mine.first, at, mine.count);
     typename Lane::piece result;
     if (!combine_pieces(lane, round, arithmetic, own, result)) {
       return false;
@@ -129,18 +143,24 @@ LOCKSTEP_HOST_DEVICE bool copy_packets(Lane& lane, direct_call const& call) {
   int const me = lane.rank();
   int const size = lane.size();
   direct_call::range const mine = call.share(me, size);
+  typename Lane::piece const first = lane.load(mine.first, lane.packet(0) * Lane::payload, mine.count);
+  lane.begin();
+  LOCKSTEP_DIRECT_ROLLED
   for (std::uint32_t round = 0; round < call.rounds; ++round) {
     std::uint32_t const at = lane.packet(round) * Lane::payload;
     if (at < mine.count) {
-      typename Lane::piece const own = lane.load(mine.first, at, mine.count);
+      typename Lane::piece const own = round == 0 ? first : lane.load(mine.first, at, mine.count);
+      LOCKSTEP_DIRECT_ROLLED
       for (int i = 1; i < size; ++i) {
         lane.push(me + i < size ? me + i : me + i - size, round, own);
       }
     }
   }
   lane.send_arrivals();
+  LOCKSTEP_DIRECT_ROLLED
   for (std::uint32_t round = 0; round < call.rounds; ++round) {
     std::uint32_t const at = lane.packet(round) * Lane::payload;
+    LOCKSTEP_DIRECT_ROLLED
     for (int source = 0; source < size; ++source) {
       direct_call::range const share = call.share(source, size);
       if (source == me || at >= share.count) {
