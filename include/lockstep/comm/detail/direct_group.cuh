@@ -5,6 +5,7 @@
 #include <lockstep/backend/cuda.cuh>
 #include <lockstep/comm/detail/direct_device.cuh>
 #include <lockstep/comm/detail/direct_kernels.cuh>
+#include <lockstep/comm/detail/direct_memory.cuh>
 #include <lockstep/comm/detail/direct_plan.hpp>
 #include <lockstep/comm/detail/direct_probe.cuh>
 #include <lockstep/comm/detail/group_calls.hpp>
@@ -108,11 +109,15 @@ class direct_group {
     if (size() == 1) {
       return;
     }
+    direct_call call;
+    if (wanted.data.count != 0) {
+      call = make_call(wanted, size(), tuning_, layout_);
+      expect_reachable(rank, wanted, call);
+    }
     post(rank, {wanted});
     if (wanted.data.count == 0) {
       return;
     }
-    direct_call call = make_call(wanted, size(), tuning_, layout_);
     launch(kernel_of(call), members_[rank], call, stream);
     members_[rank].bytes_moved += moved(call);
   }
@@ -239,6 +244,7 @@ class direct_group {
       }
     }
     synchronize(opened);
+    plain_ = plain_memory{members_.front().window.data()};
   }
 
   /// Launches every kernel once, to no effect: one that loads while another waits for a peer might wait for it.
@@ -312,6 +318,15 @@ class direct_group {
   }
 
   // ---- calls ----
+
+  /// Throws usage_error where peers would write to memory that they may not reach.
+  void expect_reachable(std::size_t rank, request const& wanted, direct_call const& call) const {
+    if ((call.targets != 0 || (is_copy(call.which) && call.algorithm == direct_algorithm::bulk)) &&
+        !plain_.contains(wanted.data.data)) {
+      refuse(to_string(wanted) + ": of this size, peers write to the data of " + calls_.name(rank) +
+             ", which must be plain device memory then (cudaMalloc); of a pool, managed or virtual memory, take nccl");
+    }
+  }
 
   void post(std::size_t rank, noted_call const& call) {
     std::string const dispute = calls_.post(rank, call);
@@ -392,6 +407,7 @@ class direct_group {
   direct_layout layout_;
   std::vector<member> members_;
   typename Backend::pinned_buffer signals_;
+  plain_memory plain_;
   group_calls calls_;
 };
 

@@ -82,8 +82,9 @@ struct words_format {
 };
 
 /// A warp's packet is 512 bytes in an inbox, four lines of 128, each written and read by eight lanes at once; the last eight
-/// bytes of a line are its flag. NVLink brings a line that one instruction wrote as a whole. Lanes without a flag hold 16 bytes
-/// each, the first 448 of the packet's data in their order, and those with one the last 32.
+/// bytes of a line are its flag. NVLink brings a line that one instruction wrote as a whole; so a warp comes together before it
+/// writes or reads one. Lanes without a flag hold 16 bytes each, the first 448 of the packet's data in their order, and those
+/// with one the last 32.
 struct lines_format {
   static constexpr std::uint32_t payload = lines_payload;
   static constexpr int words = 2;
@@ -96,6 +97,7 @@ struct lines_format {
   __device__ static unsigned offset(unsigned lane) { return has_flag(lane) ? 448 + lane / 8 * 8 : 16 * (lane - lane / 8); }
   __device__ static unsigned bytes(unsigned lane) { return has_flag(lane) ? 8 : 16; }
   __device__ static void push(void* to, std::uint64_t const (&data)[2], std::uint64_t epoch, unsigned lane) {
+    __syncwarp();
     asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(data[0]), "l"(has_flag(lane) ? epoch : data[1])
                  : "memory");
   }
@@ -104,6 +106,7 @@ struct lines_format {
   };
   __device__ static entry peek(void const* from) {
     entry seen;
+    __syncwarp();
     asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
                  : "=l"(seen.words[0]), "=l"(seen.words[1])
                  : "l"(from)

@@ -8,12 +8,13 @@
 #include <cstdint>
 
 #if defined(__CUDACC__)
-// What is called there may be of the device alone.
-#define LOCKSTEP_DIRECT_UNCHECKED _Pragma("nv_exec_check_disable")
-// A loop that runs once where there are two ranks: short code is sooner there.
-#define LOCKSTEP_DIRECT_ROLLED _Pragma("unroll 1")
+#define LOCKSTEP_DIRECT_UNCHECKED _Pragma("nv_exec_check_disable")  // what is called there may be of the device alone
 #else
 #define LOCKSTEP_DIRECT_UNCHECKED
+#endif
+#if defined(__CUDA_ARCH__)
+#define LOCKSTEP_DIRECT_ROLLED _Pragma("unroll 1")  // a loop that runs once between two ranks: short code is sooner there
+#else
 #define LOCKSTEP_DIRECT_ROLLED
 #endif
 
