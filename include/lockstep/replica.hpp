@@ -43,8 +43,8 @@ class replica_body {
   class step;
 
   /// `optimizers` holds one for all parameters, or one for each parameter group. Values become rank 0's on every rank.
-  /// Throws usage_error for what parameter_list refuses, a group without optimizer, an element type that the optimizer can't
-  /// update, and when the ranks' lists differ; a rank that throws releases the others.
+  /// Throws usage_error for what parameter_list refuses, memory that does not lie on the device, a group without optimizer, an
+  /// element type that the optimizer can't update, and when the ranks' lists differ; a rank that throws releases the others.
   /// Synchronizes: with all ranks.
   template <class Parameters>
   replica_body(typename Backend::device& device, communicator_type communicator, Parameters&& parameters,
@@ -53,6 +53,7 @@ class replica_body {
     expects(communicator_.size() > 0, "the replica's communicator was moved from");
     attempt("meeting the other ranks", [&] {
       parameters_ = parameter_list(std::forward<Parameters>(parameters));
+      expect_here();
       state_.emplace(device_, parameters_, std::move(optimizers));
       meet();
     });
@@ -85,9 +86,9 @@ class replica_body {
     return step{*this, info, running::now};
   }
 
-  /// Records a step in a graph instead of running it: `work(step)` calls `micro_batch`, the model and `finish`, as for any step.
-  /// Leaves everything as it is. After at least two steps of the same sizes, whose work this step repeats. Throws usage_error
-  /// where that can't be: see capturable.
+  /// Records a step in a graph instead of running it: `work(step)` calls `micro_batch`, the model and `finish`, as for any
+  /// step. Leaves everything as it is. After at least two steps of the same sizes, whose work this step repeats. Throws
+  /// usage_error where that can't be: see capturable.
   template <class Work>
   [[nodiscard]] auto record(step_info info, Work&& work) {
     expects(capturable(), "record: the steps of this replica can't be captured");
@@ -154,8 +155,7 @@ class replica_body {
   [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
 
   [[nodiscard]] std::string place(char const* doing) const {
-    return std::string("rank ") + std::to_string(number(rank())) + " (device " + std::to_string(number(device_.id())) +
-           "), step " + std::to_string(steps_) + ", " + doing;
+    return place_of(rank(), device_) + ", step " + std::to_string(steps_) + ", " + doing;
   }
 
   /// Ends the step on every rank. The first reason stays.
@@ -225,7 +225,8 @@ class replica_body {
   step_result end() {
     if constexpr (Backend::asynchronous) {
       attempt("preparing", [&] { finished_[steps_ % steps_in_flight].record(stream_); });
-      return {results_, [](void* source, std::uint64_t number) { return fetch(*static_cast<results*>(source), number); }, steps_};
+      return {results_, [](void* source, std::uint64_t number) { return fetch(*static_cast<results*>(source), number); },
+              steps_};
     } else {
       return step_result{totals_->outcome(steps_)};
     }
@@ -264,6 +265,24 @@ class replica_body {
       refuse(std::string("begin: the ranks disagree about total_samples; here it is ") +
              std::to_string(static_cast<std::uint64_t>(nominal_)) + ", and its mean over the ranks is " +
              std::to_string(sums.nominal / sums.ranks));
+    }
+  }
+
+  /// Throws usage_error for a parameter whose memory lies elsewhere, where the device can tell.
+  void expect_here() const {
+    if constexpr (requires(void const* memory) { device_.holds(memory); }) {
+      auto const check_memory = [this](parameter const& p, void const* memory, char const* what) {
+        if (p.count() != 0 && !device_.holds(memory)) {
+          refuse(std::string("parameter '") + p.name + "': its " + what + " lies " + device_.whereabouts(memory) +
+                 ", not on device " + std::to_string(number(device_.id())));
+        }
+      };
+      for (parameter const& p : parameters_.listings()) {
+        check_memory(p, p.value, "value");
+        if (p.trainable()) {
+          check_memory(p, p.gradient, "gradient");
+        }
+      }
     }
   }
 

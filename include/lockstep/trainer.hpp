@@ -84,14 +84,13 @@ class trainer_body {
 
   /// One training step on `batch`, cut evenly over the devices (sizes differ by at most one; with fewer samples than devices
   /// some idle, and still take part). A shard that does not lie on its device is copied there; its memory may change when the
-  /// call returns, that of a shard which lies there once the step is done. Synchronizes: on the host, returns when every rank is
-  /// done; on a GPU the step is enqueued, and the host waits for the step before the last one only, see `synchronize`. There,
-  /// a step whose shards lie in the same memory as those of an earlier one is captured in a CUDA graph and replayed, unless the
-  /// model promises that it can't be.
-  /// Throws usage_error, with nothing changed, for an empty batch or no micro-batches. When a rank fails, the step ends on all
-  /// of them, the first failure comes out here, and the parameters are invalid. Where it is that a model did not come back in
-  /// time (timeout_error), its thread may still read the batch: keep its memory. Complexity: see the policy for bytes over the
-  /// wire.
+  /// call returns, that of a shard which lies there once the step is done. Synchronizes: on the host, returns when every rank
+  /// is done; on a GPU the step is enqueued, and the host waits for the step before the last one only, see `synchronize`.
+  /// There, a step whose shards lie in the same memory as those of an earlier one is captured in a CUDA graph and replayed,
+  /// unless the model promises that it can't be. Throws usage_error, with nothing changed, for an empty batch or no
+  /// micro-batches. When a rank fails, the step ends on all of them, the first failure comes out here, and the parameters are
+  /// invalid. Where it is that a model did not come back in time (timeout_error), its thread may still read the batch: keep its
+  /// memory. Complexity: see the policy for bytes over the wire.
   step_result step(batch_type const& batch, step_options options = {}) {
     std::size_t const samples = lockstep::sample_count(batch);
     expects(samples != 0, "step: the batch has no samples");
@@ -207,15 +206,13 @@ class trainer_body {
     struct type {};
   };
   template <class Backend>
-  requires requires {
-    typename Backend::graph;
-  }
+  requires requires { typename Backend::graph; }
   struct graph_of<Backend> {
     using type = typename Backend::graph;
   };
   /// Whether steps can be recorded, as far as types tell.
   static constexpr bool records = requires { typename backend_type::graph; }
-  &&elementwise_optimizer<Optimizer> && promises_of<Model>().capturable && !promises_of<Model>().reports_unused;
+  &&elementwise_optimizer<Optimizer>&& promises_of<Model>().capturable && !promises_of<Model>().reports_unused;
 
   [[nodiscard]] static std::size_t graphs_of([[maybe_unused]] options_type const& options) {
     if constexpr (records) {
@@ -228,10 +225,7 @@ class trainer_body {
   struct rank_state {
     rank_state(device_id id, options_type const& options, int r) : device(id, options), rank(rank_id{r}), inputs(device) {}
 
-    [[nodiscard]] std::string place(char const* doing) const {
-      return std::string("rank ") + std::to_string(number(rank)) + " (device " + std::to_string(number(device.id())) + "), " +
-             doing;
-    }
+    [[nodiscard]] std::string place(char const* doing) const { return place_of(rank, device) + ", " + doing; }
 
     typename backend_type::device device;
     rank_id rank;
