@@ -236,10 +236,7 @@ class trainer_body {
   struct rank_state {
     rank_state(device_id id, options_type const& options, int r) : device(id, options), rank(rank_id{r}), inputs(device) {}
 
-    [[nodiscard]] std::string place(char const* doing) const {
-      return std::string("rank ") + std::to_string(number(rank)) + " (device " + std::to_string(number(device.id())) + "), " +
-             doing;
-    }
+    [[nodiscard]] std::string place(char const* doing) const { return place_of(rank, device) + ", " + doing; }
 
     typename backend_type::device device;
     rank_id rank;

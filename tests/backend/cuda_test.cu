@@ -15,7 +15,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <regex>
 #include <span>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -194,4 +196,12 @@ TEST_CASE("cuda: errors say what and where") {
     CHECK(e.code() == cudaErrorInvalidValue);
     CHECK(std::string{e.what()}.find("cuda_test.cu") != std::string::npos);
   }
+}
+
+TEST_CASE("cuda: a GPU has the name that other tools call it by") {
+  std::string const name = lockstep::cuda::device{}.name();
+  CAPTURE(name);
+  CHECK(std::regex_match(
+      name,
+      std::regex{".+, GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\\.0"}));
 }

@@ -68,6 +68,15 @@ struct one_gpu_setup {
   }
 };
 
+/// Until the end of the scope, all work of a rank that shares a GPU is on one stream: where steps are replayed.
+class [[nodiscard]] one_stream_each {
+ public:
+  one_stream_each() { support::one_gpu::one_stream = true; }
+  one_stream_each(one_stream_each const&) = delete;
+  one_stream_each& operator=(one_stream_each const&) = delete;
+  ~one_stream_each() { support::one_gpu::one_stream = false; }
+};
+
 /// One rank on GPU 0.
 struct single_setup {
   using backend = lockstep::cuda;
@@ -107,11 +116,11 @@ class resident_batch {
         lockstep::check(cudaMalloc(&memory, bytes));
         memory_.emplace_back(memory);
         lockstep::check(cudaMemcpy(memory, all.data.data() + first * all.width, bytes, cudaMemcpyHostToDevice));
+        lockstep::check(cudaStreamSynchronize(nullptr));  // not the device, where another thread may record
       }
       shards_.push_back({lockstep::sample_view<float const>{static_cast<float const*>(memory), sizes[rank], all.width}});
       first += sizes[rank];
     }
-    lockstep::check(cudaDeviceSynchronize());
   }
 
   [[nodiscard]] std::vector<batch> const& shards() const noexcept { return shards_; }

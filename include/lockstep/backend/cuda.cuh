@@ -352,6 +352,29 @@ class cuda::device {
     check(cudaPointerGetAttributes(&known, memory));
     return known.type == cudaMemoryTypeManaged || (known.type == cudaMemoryTypeDevice && known.device == number(id_));
   }
+  /// Where `memory` lies, in words.
+  [[nodiscard]] static std::string whereabouts(void const* memory) {
+    cudaPointerAttributes known{};
+    check(cudaPointerGetAttributes(&known, memory));
+    return known.type == cudaMemoryTypeDevice ? std::string("on GPU ") + std::to_string(known.device) : "in host memory";
+  }
+  /// What other tools call this GPU, which may number it differently: model, UUID and PCI address, as in
+  /// "NVIDIA H200, GPU-1b2c3d4e-0000-1111-2222-333344445555, 0000:1B:00.0".
+  [[nodiscard]] std::string name() const {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, number(id_)));
+    char pci_address[32]{};
+    check(cudaDeviceGetPCIBusId(pci_address, sizeof pci_address, number(id_)));
+    std::string text = std::string(properties.name) + ", GPU";
+    for (std::size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+      constexpr char digits[] = "0123456789abcdef";
+      auto const byte = static_cast<unsigned char>(properties.uuid.bytes[i]);
+      text += i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+      text += digits[byte / 16];
+      text += digits[byte % 16];
+    }
+    return text + ", " + pci_address;
+  }
   [[nodiscard]] memory_usage memory() const noexcept { return account_->usage(); }
   /// The books, for memory that a model allocates by itself.
   [[nodiscard]] memory_account& account() const noexcept { return *account_; }
