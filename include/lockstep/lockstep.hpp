@@ -54,6 +54,7 @@
 #include <lockstep/plan/split.hpp>
 #include <lockstep/policy/peer_all_reduce.hpp>
 #include <lockstep/policy/replicate_and_gather.hpp>
+#include <lockstep/policy/sharded_optimizer.hpp>
 #include <lockstep/policy/single_device.hpp>
 #include <lockstep/replica.hpp>
 #include <lockstep/step_totals.hpp>
