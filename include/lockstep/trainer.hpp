@@ -49,7 +49,7 @@ class trainer_body {
     std::vector<device_id> const ids = chosen.resolve(backend_type::device_count());
     auto communicators = communicator_for<typename Policy::transport, backend_type>::create(ids, options);
     for (std::size_t r = 0; r < ids.size(); ++r) {
-      ranks_.push_back(std::make_shared<rank_state>(ids[r], options, static_cast<int>(r)));
+      ranks_.emplace_back(new rank_state(ids[r], options, static_cast<int>(r)), end_on_device{});
     }
     try {
       for (std::size_t r = 0; r < ids.size(); ++r) {
@@ -251,6 +251,18 @@ class trainer_body {
     work_queue thread;   // not used by rank 0, which works in the caller's thread
   };
 
+  // What a rank owns is given back with its device current.
+  struct end_on_device {
+    void operator()(rank_state* ended) const noexcept {
+      try {
+        [[maybe_unused]] auto const current = activate(ended->device);
+        delete ended;
+      } catch (error const&) {  // the device is lost, and was not made current
+        delete ended;
+      }
+    }
+  };
+
   // The first failure of all ranks; those that only followed don't count.
   struct failures {
     void add(std::exception_ptr caught, bool followed) {
@@ -411,6 +423,7 @@ class trainer_body {
       });
     });
     for (auto const& rank : ranks_) {
+      [[maybe_unused]] auto const current = activate(rank->device);
       rank->inputs.wait_until_read();
       rank->shard.reset();
     }

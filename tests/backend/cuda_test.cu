@@ -18,6 +18,7 @@
 #include <regex>
 #include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -204,4 +205,28 @@ TEST_CASE("cuda: a GPU has the name that other tools call it by") {
   CHECK(std::regex_match(
       name,
       std::regex{".+, GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\\.0"}));
+}
+
+TEST_CASE("cuda: a guard leaves a thread as it found it, one that has not used CUDA too") {
+  std::thread{[] {
+    auto const current = [] { return lockstep::cuda_detail::contexts::current(); };
+    CHECK(current() == nullptr);
+    {
+      lockstep::cuda::device_guard const outer{lockstep::device_id{0}};
+      CUcontext const context = current();
+      CHECK(context != nullptr);
+      int now = -1;
+      lockstep::check(cudaGetDevice(&now));
+      CHECK(now == 0);
+      void* memory = nullptr;
+      lockstep::check(cudaMalloc(&memory, 16));  // the runtime works in it
+      lockstep::check(cudaFree(memory));
+      { lockstep::cuda::device_guard const inner{lockstep::device_id{0}}; }
+      CHECK(current() == context);
+    }
+    CHECK(current() == nullptr);
+    CHECK_THROWS_AS(lockstep::cuda::device_guard const guard(lockstep::device_id{255}), lockstep::cuda_error);
+    CHECK_THROWS_AS(lockstep::cuda::device_guard const guard(lockstep::device_id{-1}), lockstep::cuda_error);
+    CHECK(current() == nullptr);
+  }}.join();
 }

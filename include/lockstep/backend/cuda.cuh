@@ -6,11 +6,14 @@
 #include <lockstep/core/memory.hpp>
 #include <lockstep/core/options.hpp>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <nvtx3/nvToolsExt.h>
 #include <cuda/stream_ref>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -111,13 +114,74 @@ class cuda::weight {
   float factor_ = 0;
 };
 
-/// Makes a device the calling thread's current one, until the end of the scope.
+namespace cuda_detail {
+
+/// Contexts by the driver's functions, which are found at run time: nobody has to link the driver. The runtime's cudaSetDevice
+/// can't go back to a device without opening a context there, and every thread begins on device 0.
+class contexts {
+ public:
+  /// The calling thread's, null when it has none yet.
+  [[nodiscard]] static CUcontext current() {
+    CUcontext now = nullptr;
+    check_driver(functions().get_current(&now));
+    return now;
+  }
+  static void make_current(CUcontext context) { check_driver(functions().set_current(context)); }
+  /// The one that the runtime uses on a device; it stays open.
+  [[nodiscard]] static CUcontext primary(device_id device) {
+    static std::array<std::atomic<CUcontext>, 256> kept{};
+    if (number(device) < 0 || static_cast<std::size_t>(number(device)) >= kept.size()) {
+      check(cudaErrorInvalidDevice);
+    }
+    std::atomic<CUcontext>& place = kept[static_cast<std::size_t>(number(device))];
+    CUcontext context = place;
+    if (context == nullptr) {
+      check_driver(functions().retain_primary(&context, number(device)));
+      place = context;
+    }
+    return context;
+  }
+
+ private:
+  struct table {
+    CUresult (*get_current)(CUcontext*);
+    CUresult (*set_current)(CUcontext);
+    CUresult (*retain_primary)(CUcontext*, CUdevice);
+  };
+
+  /// Codes are the same numbers in both interfaces.
+  static void check_driver(CUresult code) { check(static_cast<cudaError_t>(code)); }
+  template <class Function>
+  static void find(char const* name, Function*& found) {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult state{};
+    check(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &state));
+    check(state == cudaDriverEntryPointSuccess ? cudaSuccess : cudaErrorInsufficientDriver);
+    found = reinterpret_cast<Function*>(address);
+  }
+  static table const& functions() {
+    static table const all = [] {
+      table found{};
+      CUresult (*initialise)(unsigned) = nullptr;
+      find("cuInit", initialise);
+      check_driver(initialise(0));
+      find("cuCtxGetCurrent", found.get_current);
+      find("cuCtxSetCurrent", found.set_current);
+      find("cuDevicePrimaryCtxRetain", found.retain_primary);
+      return found;
+    }();
+    return all;
+  }
+};
+
+}  // namespace cuda_detail
+
+/// Makes a device the calling thread's current one, until the end of the scope. Touches no other device.
 class [[nodiscard]] cuda::device_guard {
  public:
-  explicit device_guard(device_id device) {
-    check(cudaGetDevice(&before_));
-    if (before_ != number(device)) {
-      check(cudaSetDevice(number(device)));
+  explicit device_guard(device_id device) : before_(cuda_detail::contexts::current()) {
+    if (CUcontext const wanted = cuda_detail::contexts::primary(device); wanted != before_) {
+      cuda_detail::contexts::make_current(wanted);
       changed_ = true;
     }
   }
@@ -125,12 +189,15 @@ class [[nodiscard]] cuda::device_guard {
   device_guard& operator=(device_guard const&) = delete;
   ~device_guard() {
     if (changed_) {
-      static_cast<void>(cudaSetDevice(before_));
+      try {
+        cuda_detail::contexts::make_current(before_);
+      } catch (cuda_error const&) {  // a context that is gone
+      }
     }
   }
 
  private:
-  int before_ = 0;
+  CUcontext before_;
   bool changed_ = false;
 };
 
