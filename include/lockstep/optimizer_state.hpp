@@ -188,6 +188,9 @@ class optimizer_state<Optimizer, Backend> {
   /// The first place from `at` on that lies in an aligned group of four where the stretch's value lies in one, so that four
   /// elements of every array can be read at once.
   [[nodiscard]] std::size_t aligned_like(std::size_t at, plan::mark const& stretch) const {
+    if (stretch.count < 64) {
+      return at;  // nothing to gain
+    }
     typed_span const values = parameters_->distinct(stretch.parameter).values().part(stretch.first, stretch.count);
     std::size_t const wanted = reinterpret_cast<std::uintptr_t>(values.data) / size_of(values.type) % 4;
     return at + (wanted + 4 - at % 4) % 4;
