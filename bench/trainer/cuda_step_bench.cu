@@ -594,12 +594,13 @@ void measure_all(work const& w, int gpus, double seconds) {
 #if LOCKSTEP_BENCH_NCCL
     measure_several<lockstep::replicate_and_gather<lockstep::nccl>>(w, "replicate_and_gather", "nccl", gpus, seconds / 4);
     measure_several<lockstep::peer_all_reduce<lockstep::nccl>>(w, "peer_all_reduce", "nccl", gpus, seconds / 4);
+    measure_several<lockstep::sharded_optimizer<lockstep::nccl>>(w, "sharded_optimizer", "nccl", gpus, seconds / 4);
     return;
 #else
     lacking = "NCCL was not there when this was built";
 #endif
   }
-  for (char const* const mode : {"replicate_and_gather", "peer_all_reduce"}) {
+  for (char const* const mode : {"replicate_and_gather", "peer_all_reduce", "sharded_optimizer"}) {
     described(w, mode, gpus < 2 ? 2 : gpus, bench::line{}.add("transport", "nccl")).add("skipped", lacking).print();
   }
 }
