@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -49,6 +50,7 @@ inline void check(cudaError_t code, std::source_location place = std::source_loc
 /// The backend of NVIDIA GPUs. Kernels and copies are enqueued; the host goes on.
 struct cuda {
   struct options;
+  struct allocator;
   class device;
   class device_guard;
   struct give_back;
@@ -83,8 +85,26 @@ struct cuda {
   static void invoke(stream_ref stream, F const& f);
 };
 
+/// Where the library's device memory comes from, instead of cudaMalloc and cudaFree. Both are called with the device current,
+/// by the thread of its rank, at construction, in first steps and at the end, never in a running step. Requires: memory of that
+/// device, aligned to 256 bytes. Where peers are to reach it, memory of cudaMalloc: not of a stream-ordered pool.
+struct cuda::allocator {
+  /// Null, or an exception, where there is not enough.
+  std::function<void*(std::size_t bytes)> allocate;
+  /// Does not throw.
+  std::function<void(void* memory)> free;
+};
+
 struct cuda::give_back {
-  void operator()(void* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
+  std::shared_ptr<cuda::allocator const> to = nullptr;
+
+  void operator()(void* memory) const noexcept {
+    if (to != nullptr) {
+      to->free(memory);
+    } else {
+      static_cast<void>(cudaFree(memory));
+    }
+  }
 };
 
 struct cuda::give_back_pinned {
@@ -98,6 +118,8 @@ struct cuda::options {
   lockstep::checking checking = lockstep::checking::none;
   /// Whether to measure how long devices work, for `busy_seconds`. Costs a few microseconds a step and bucket on a GPU.
   bool measure_busy = false;
+  /// Where device memory comes from; cudaMalloc without one.
+  std::shared_ptr<cuda::allocator const> allocator = nullptr;
   /// How many steps, of different batches, a trainer keeps as CUDA graphs; 0 captures none.
   std::size_t graphs = 8;
 };
@@ -378,6 +400,8 @@ class cuda::device {
              std::to_string(device_count()));
     }
     expects(options.timeout_seconds > 0, "cuda::options: timeout_seconds must be above 0");
+    expects(options.allocator == nullptr || (options.allocator->allocate && options.allocator->free),
+            "cuda::options: an allocator needs both allocate and free");
   }
   device(device const&) = delete;  // replicas know its address
   device& operator=(device const&) = delete;
@@ -388,17 +412,24 @@ class cuda::device {
   /// Makes this device the calling thread's current one, until the end of the guard.
   [[nodiscard]] device_guard activate() const { return device_guard{id_}; }
 
-  /// `bytes` >= 0 bytes of plain device memory (cudaMalloc), accounted under `use`. Throws out_of_memory.
+  /// `bytes` >= 0 bytes of plain device memory (cudaMalloc, or what `options::allocator` gives), accounted under `use`. Throws
+  /// out_of_memory.
   [[nodiscard]] buffer allocate(std::size_t bytes, memory_use use) {
     device_guard const current{id_};
+    std::size_t const wanted = (std::max)(bytes, std::size_t{1});
     void* memory = nullptr;
-    cudaError_t const code = cudaMalloc(&memory, (std::max)(bytes, std::size_t{1}));
-    if (code == cudaErrorMemoryAllocation) {
+    if (options_.allocator != nullptr) {
+      memory = options_.allocator->allocate(wanted);
+    } else if (cudaError_t const code = cudaMalloc(&memory, wanted); code == cudaErrorMemoryAllocation) {
       static_cast<void>(cudaGetLastError());
+      memory = nullptr;
+    } else {
+      check(code);
+    }
+    if (memory == nullptr) {
       throw out_of_memory(id_, bytes, std::string{name_of(use)});
     }
-    check(code);
-    return {memory, account_, use, bytes};
+    return {memory, account_, use, bytes, give_back{options_.allocator}};
   }
   /// `bytes` >= 0 bytes of host memory that this GPU reads and writes too; not in the books, which are the device's. Throws
   /// out_of_memory.
