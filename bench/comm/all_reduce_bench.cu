@@ -1,13 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The time of an all-reduce of f32 over all GPUs, from 1 KiB to 1 GiB: through the communicator `nccl`, and by ncclAllReduce on
-// communicators of our own making, each called and replayed from a CUDA graph. A thread a GPU. Prints one line of JSON for
-// each.
+// The time of an all-reduce of f32 over all GPUs, from 1 KiB to 1 GiB: through the communicators `direct` and `nccl`, and by
+// ncclAllReduce on communicators of our own making, each called and replayed from a CUDA graph. A thread a GPU. Prints one line
+// of JSON for each. With --ranks-on-one, `direct` alone, between ranks that share GPU 0: to see what waits for what, no claim.
 
+#include "../../tests/support/one_gpu.cuh"
 #include "../line.hpp"
 #include "../timing.hpp"
 
+#include <lockstep/comm/direct.cuh>
 #include <lockstep/comm/nccl.cuh>
 #include <lockstep/core/work_queue.hpp>
 #include <lockstep/lockstep.cuh>
@@ -31,8 +33,17 @@ namespace {
 
 using lockstep::check;
 
-constexpr std::size_t least_bytes = std::size_t{1} << 10;
-constexpr std::size_t most_bytes = std::size_t{1} << 30;
+struct settings {
+  double seconds = 20;
+  int gpus = 0;
+  int ranks_on_one = 0;
+  std::size_t least_bytes = std::size_t{1} << 10;
+  std::size_t most_bytes = std::size_t{1} << 30;
+  std::size_t factor = 4;
+  bool rivals = true;
+  lockstep::direct_tuning tuning;
+};
+
 constexpr std::size_t in_one_graph = 10;  // a graph of one would measure the launch of graphs
 
 struct destroy_graph {
@@ -51,13 +62,13 @@ using all_reduce = std::function<void(float* data, std::size_t count, cudaStream
 /// One GPU, in a thread of its own.
 class rank {
  public:
-  explicit rank(int device) : device_(device) {
-    call([this] {
+  rank(int device, std::size_t bytes) : device_(device) {
+    call([this, bytes] {
       check(cudaSetDevice(device_));
       void* memory = nullptr;
-      check(cudaMalloc(&memory, most_bytes));
+      check(cudaMalloc(&memory, bytes));
       data_.reset(memory);
-      check(cudaMemset(memory, 1, most_bytes));  // small numbers, that grow with every sum
+      check(cudaMemset(memory, 1, bytes));  // small numbers, that grow with every sum
       stream_ = std::make_unique<lockstep::cuda::stream>(lockstep::device_id{device_});
       check(cudaDeviceSynchronize());
     });
@@ -177,39 +188,77 @@ void measure(ranks& all, std::vector<way>& ways, std::size_t bytes, double secon
   }
 }
 
-void measure_all(int gpus, double seconds) {
+template <class Communicator>
+way way_of(char const* mode, std::vector<Communicator>& communicators) {
+  way made;
+  made.mode = mode;
+  for (Communicator& one : communicators) {
+    made.calls.emplace_back([&one](float* data, std::size_t count, cudaStream_t stream) {
+      one.all_reduce({data, count, lockstep::element_type::f32}, lockstep::reduction::sum, stream);
+    });
+  }
+  return made;
+}
+
+void measure_sizes(ranks& all, std::vector<way>& ways, settings const& chosen) {
+  std::size_t sizes = 0;
+  for (std::size_t bytes = chosen.least_bytes; bytes <= chosen.most_bytes; bytes *= chosen.factor) {
+    ++sizes;
+  }
+  for (std::size_t bytes = chosen.least_bytes; bytes <= chosen.most_bytes; bytes *= chosen.factor) {
+    measure(all, ways, bytes, chosen.seconds / static_cast<double>(sizes));
+  }
+}
+
+std::vector<lockstep::device_id> first_devices(int count) {
   std::vector<lockstep::device_id> ids;
-  ranks all;
-  for (int device = 0; device < gpus; ++device) {
+  for (int device = 0; device < count; ++device) {
     ids.push_back(lockstep::device_id{device});
-    all.push_back(std::make_unique<rank>(device));
+  }
+  return ids;
+}
+
+void measure_on_one(settings const& chosen) {
+  support::settle();
+  ranks all;
+  for (int r = 0; r < chosen.ranks_on_one; ++r) {
+    all.push_back(std::make_unique<rank>(0, chosen.most_bytes));
+  }
+  auto communicators =
+      lockstep::basic_direct_communicator<support::one_gpu>::create(first_devices(chosen.ranks_on_one), {}, chosen.tuning);
+  std::vector<way> ways;
+  ways.push_back(way_of("direct, sharing a GPU", communicators));
+  measure_sizes(all, ways, chosen);
+}
+
+void measure_all(settings const& chosen) {
+  std::vector<lockstep::device_id> const ids = first_devices(chosen.gpus);
+  ranks all;
+  for (int device = 0; device < chosen.gpus; ++device) {
+    all.push_back(std::make_unique<rank>(device, chosen.most_bytes));
+  }
+  auto direct = lockstep::direct_communicator::create(ids, {}, chosen.tuning);
+  std::vector<way> ways;
+  ways.push_back(way_of("direct", direct));
+  if (!chosen.rivals) {
+    measure_sizes(all, ways, chosen);
+    return;
   }
   auto ours = lockstep::communicator_for<lockstep::nccl, lockstep::cuda>::create(ids, {});
   std::vector<ncclComm_t> handles(ids.size());
-  check(ncclCommInitAll(handles.data(), gpus, nullptr));
+  check(ncclCommInitAll(handles.data(), chosen.gpus, nullptr));
   std::vector<unique_communicator> by_hand;
   for (ncclComm_t const handle : handles) {
     by_hand.emplace_back(handle);
   }
-
-  std::vector<way> ways(2);
-  ways[0].mode = "nccl";
-  ways[1].mode = "by hand";
-  for (std::size_t r = 0; r < ids.size(); ++r) {
-    ways[0].calls.emplace_back([&one = ours[r]](float* data, std::size_t count, cudaStream_t stream) {
-      one.all_reduce({data, count, lockstep::element_type::f32}, lockstep::reduction::sum, stream);
-    });
-    ways[1].calls.emplace_back([one = handles[r]](float* data, std::size_t count, cudaStream_t stream) {
-      check(ncclAllReduce(data, data, count, ncclFloat32, ncclSum, one, stream));
+  ways.push_back(way_of("nccl", ours));
+  ways.emplace_back().mode = "by hand";
+  for (ncclComm_t const handle : handles) {
+    ways.back().calls.emplace_back([handle](float* data, std::size_t count, cudaStream_t stream) {
+      check(ncclAllReduce(data, data, count, ncclFloat32, ncclSum, handle, stream));
     });
   }
-  std::size_t sizes = 0;
-  for (std::size_t bytes = least_bytes; bytes <= most_bytes; bytes *= 4) {
-    ++sizes;
-  }
-  for (std::size_t bytes = least_bytes; bytes <= most_bytes; bytes *= 4) {
-    measure(all, ways, bytes, seconds / static_cast<double>(sizes));
-  }
+  measure_sizes(all, ways, chosen);
   // Each in its rank's thread, all at once, for they may say goodbye to each other.
   std::vector<std::unique_ptr<lockstep::nccl_communicator>> ending;
   for (auto& one : ours) {
@@ -221,27 +270,67 @@ void measure_all(int gpus, double seconds) {
   });
 }
 
+/// "name=value", of direct_tuning.
+bool set(lockstep::direct_tuning& tuning, std::string const& text) {
+  std::size_t const equal = text.find('=');
+  if (equal == std::string::npos) {
+    return false;
+  }
+  std::string const name = text.substr(0, equal);
+  double const value = std::stod(text.substr(equal + 1));
+  auto const to = [&](char const* known, auto& member) {
+    if (name == known) {
+      member = static_cast<std::remove_reference_t<decltype(member)>>(value);
+    }
+    return name == known;
+  };
+  return to("words_up_to_bytes", tuning.words_up_to_bytes) || to("lines_up_to_bytes", tuning.lines_up_to_bytes) ||
+         to("one_shot_up_to_bytes", tuning.one_shot_up_to_bytes) || to("packet_warps", tuning.packet_warps) ||
+         to("packet_rounds", tuning.packet_rounds) || to("words_blocks", tuning.words_blocks) ||
+         to("lines_blocks", tuning.lines_blocks) || to("bulk_warps", tuning.bulk_warps) ||
+         to("bulk_blocks", tuning.bulk_blocks) || to("chunk_bytes", tuning.chunk_bytes) ||
+         to("least_chunk_bytes", tuning.least_chunk_bytes) || to("depth", tuning.depth) ||
+         to("max_blocks", tuning.max_blocks) || to("programmatic_launch", tuning.programmatic_launch);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) try {
-  double seconds = 20;
-  int gpus = lockstep::cuda::device_count();
+  settings chosen;
+  chosen.gpus = lockstep::cuda::device_count();
   for (int i = 1; i < count; i += 2) {
     std::string const option = arguments[i];
-    if (i + 1 < count && option == "--seconds") {
-      seconds = std::stod(arguments[i + 1]);
-    } else if (i + 1 < count && option == "--gpus") {
-      gpus = (std::min)(gpus, std::stoi(arguments[i + 1]));
-    } else {
-      std::fprintf(stderr, "Usage: all_reduce_bench [--gpus N] [--seconds S]\n");
+    std::string const value = i + 1 < count ? arguments[i + 1] : "";
+    if (!value.empty() && option == "--seconds") {
+      chosen.seconds = std::stod(value);
+    } else if (!value.empty() && option == "--gpus") {
+      chosen.gpus = (std::min)(chosen.gpus, std::stoi(value));
+    } else if (!value.empty() && option == "--ranks-on-one") {
+      chosen.ranks_on_one = std::stoi(value);
+    } else if (!value.empty() && option == "--least-bytes") {
+      chosen.least_bytes = std::stoull(value);
+    } else if (!value.empty() && option == "--most-bytes") {
+      chosen.most_bytes = std::stoull(value);
+    } else if (!value.empty() && option == "--factor") {
+      chosen.factor = (std::max)(std::stoull(value), 2ULL);
+    } else if (!value.empty() && option == "--rivals") {
+      chosen.rivals = value != "no";
+    } else if (value.empty() || option != "--set" || !set(chosen.tuning, value)) {
+      std::fprintf(stderr,
+                   "Usage: all_reduce_bench [--gpus N] [--seconds S] [--least-bytes B] [--most-bytes B] [--factor F]\n"
+                   "                        [--rivals no] [--ranks-on-one N] [--set NAME=VALUE]...   (of direct_tuning)\n");
       return 2;
     }
   }
-  if (gpus < 2) {
-    std::printf("skipped: needs 2 GPUs, found %d\n", gpus);
+  if (chosen.ranks_on_one > 0 && chosen.gpus > 0) {
+    measure_on_one(chosen);
+    return 0;
+  }
+  if (chosen.gpus < 2) {
+    std::printf("skipped: needs 2 GPUs, found %d\n", chosen.gpus);
     return 77;
   }
-  measure_all(gpus, seconds);
+  measure_all(chosen);
   return 0;
 } catch (std::exception const& e) {
   std::fprintf(stderr, "%s\n", e.what());

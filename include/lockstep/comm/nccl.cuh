@@ -81,8 +81,7 @@ class nccl_communicator {
     std::vector<nccl_communicator> ranks;
     ranks.reserve(devices.size());
     for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-      group->members()[rank].rank = rank_id{static_cast<int>(rank)};
-      group->members()[rank].device = devices[rank];
+      group->introduce(rank, rank_id{static_cast<int>(rank)}, devices[rank]);
     }
     if (devices.size() > 1) {
       cuda::device_guard const current{devices.front()};
@@ -108,8 +107,7 @@ class nccl_communicator {
     }
     expect_device(device, options);
     auto const group = std::make_shared<comm_detail::nccl_group>(size, 1, static_cast<double>(options.timeout_seconds));
-    group->members().front().rank = rank;
-    group->members().front().device = device;
+    group->introduce(0, rank, device);
     if (size > 1) {
       group->start(id);
     }
@@ -135,9 +133,8 @@ class nccl_communicator {
              std::to_string(number(device)));
     }
     auto const group = std::make_shared<comm_detail::nccl_group>(size, 1, static_cast<double>(options.timeout_seconds));
+    group->introduce(0, rank_id{rank}, device);
     comm_detail::nccl_group::member& self = group->members().front();
-    self.rank = rank_id{rank};
-    self.device = device;
     self.owned = false;
     self.handle = communicator;
     return nccl_communicator{group, 0};

@@ -4,6 +4,7 @@
 
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/element_type.hpp>
+#include <lockstep/core/host_device.hpp>
 #include <lockstep/plan/split.hpp>
 
 #include <array>
@@ -23,7 +24,7 @@ using wide = std::conditional_t<is_16_bit_float<T>, float, T>;
 
 /// Integers wrap around. `min` and `max` of a NaN with anything are NaN; of equal values, the first.
 template <reduction How, class A>
-[[nodiscard]] constexpr A combined(A a, A b) noexcept {
+[[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr A combined(A a, A b) noexcept {
   if constexpr (How == reduction::sum) {
     if constexpr (std::integral<A>) {
       using modular = std::make_unsigned_t<A>;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/backend/cuda.cuh>
+#include <lockstep/comm/detail/group_calls.hpp>
 #include <lockstep/comm/detail/request.hpp>
 #include <lockstep/comm/nccl_error.cuh>
 #include <lockstep/concepts.hpp>
@@ -19,7 +20,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -50,36 +50,6 @@ namespace lockstep::comm_detail {
   return how == reduction::sum ? ncclSum : how == reduction::min ? ncclMin : ncclMax;
 }
 
-/// How often to look at something that another thread or device will do: at once, then after whoever else wants the processor,
-/// then every 20 microseconds.
-class patience {
- public:
-  void pause() {
-    if (++polls_ < 400) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds{20});
-    }
-  }
-
- private:
-  int polls_ = 0;
-};
-
-/// What ranks compare: a collective, or the launch of a graph that holds some.
-struct nccl_call {
-  request wanted;
-  bool is_replay = false;
-
-  [[nodiscard]] friend constexpr bool agree(nccl_call const& a, nccl_call const& b) noexcept {
-    return a.is_replay == b.is_replay && (a.is_replay || agree(a.wanted, b.wanted));
-  }
-};
-
-[[nodiscard]] inline std::string to_string(nccl_call const& call) {
-  return call.is_replay ? "the replay of a graph" : to_string(call.wanted);
-}
-
 /// The ranks of one group that live in this process: all of a group made by `create`, one otherwise. Outlives its communicators
 /// while a thread still ends theirs.
 ///
@@ -97,17 +67,20 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
     // Guarded by the member's mutex.
     ncclComm_t handle = nullptr;  // none in a group of one, and once it was given up
     int depth = 0;                // of NCCL groups that are open
-    // Guarded by the group's mutex.
-    std::uint64_t calls = 0;
-    nccl_call last;
 
     std::atomic<std::uint64_t> bytes_moved{0};
   };
 
   nccl_group(int size, std::size_t members, double timeout_seconds)
-      : size_(size), timeout_seconds_(timeout_seconds), members_(members), present_(members) {}
+      : members_(members), present_(members), calls_(size, members, timeout_seconds) {}
 
-  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int size() const noexcept { return calls_.size(); }
+  /// Each introduces itself before the start.
+  void introduce(std::size_t index, rank_id rank, device_id device) {
+    members_[index].rank = rank;
+    members_[index].device = device;
+    calls_.introduce(index, {rank, device});
+  }
   [[nodiscard]] std::vector<member>& members() noexcept { return members_; }
 
   /// Initialises NCCL for all members at once, and waits until every rank of the group takes part.
@@ -119,7 +92,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
     try {
       for (member& m : members_) {
         cuda::device_guard const current{m.device};
-        expect_started(m, ncclCommInitRankConfig(&m.handle, size_, id, number(m.rank), &config));
+        expect_started(m, ncclCommInitRankConfig(&m.handle, size(), id, number(m.rank), &config));
       }
     } catch (...) {
       thrown = std::current_exception();
@@ -130,7 +103,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
         std::rethrow_exception(thrown);
       }
       expect_started(members_.front(), ended);
-      auto const deadline = deadline_after(timeout_seconds_);
+      auto const deadline = deadline_after(calls_.timeout_seconds());
       for (member& m : members_) {
         wait_for_start(m, deadline);
       }
@@ -151,7 +124,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
 
   void run(member& self, request const& wanted, cudaStream_t stream) {
     auto const doing = [&] { return to_string(wanted); };
-    if (size_ == 1) {
+    if (size() == 1) {
       check_alive(self, doing);
       return;
     }
@@ -167,7 +140,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
   template <class Work>
   void together(member& self, Work& work) {
     auto const doing = [] { return std::string("together"); };
-    if (size_ == 1) {
+    if (size() == 1) {
       check_alive(self, doing);
       work();
       return;
@@ -178,9 +151,9 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
   }
 
   void replay(member& self) {
-    nccl_call const call{.is_replay = true};
+    noted_call const call{.is_replay = true};
     check_alive(self, [&] { return to_string(call); });
-    if (size_ > 1) {
+    if (size() > 1) {
       post(self, call);
     }
   }
@@ -189,7 +162,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
   void wait(member& self, Point const& point) {
     auto const waiting = [] { return std::string("waiting"); };
     try {
-      auto const deadline = deadline_after(timeout_seconds_);
+      auto const deadline = deadline_after(calls_.timeout_seconds());
       for (patience between; !point.done(); between.pause()) {
         check_alive(self, waiting);
         watch(self);
@@ -212,17 +185,12 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
     if (aborted()) {
       give_up(self);
     }
-    bool last = false;
-    {
-      std::scoped_lock const lock(mutex_);
-      last = --present_ == 0;
-    }
-    if (last) {
+    if (--present_ == 0) {
       bool const open = std::any_of(members_.begin(), members_.end(), to_be_closed);
       if (open) {
         in_background([this] { close(); });
       }
-      wait_for_background(open ? timeout_seconds_ + grace_seconds : grace_seconds);
+      wait_for_background(open ? calls_.timeout_seconds() + grace_seconds : grace_seconds);
     }
   }
 
@@ -230,25 +198,14 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
 
   /// The first reason stays. Returns whether this is the first.
   bool abort(std::string reason) noexcept {
-    bool first = false;
-    {
-      std::scoped_lock const lock(mutex_);
-      if (!aborted_) {
-        reason_ = std::move(reason);
-        aborted_ = true;
-        first = true;
-      }
-    }
+    bool const first = calls_.abort(std::move(reason));
     for (member& m : members_) {
       give_up(m);
     }
     return first;
   }
-  [[nodiscard]] bool aborted() const noexcept { return aborted_; }
-  [[nodiscard]] std::string abort_reason() const {
-    std::scoped_lock const lock(mutex_);
-    return reason_;
-  }
+  [[nodiscard]] bool aborted() const noexcept { return calls_.aborted(); }
+  [[nodiscard]] std::string abort_reason() const { return calls_.abort_reason(); }
 
  private:
   /// How long to wait for threads that end communicators, beyond what they wait for.
@@ -272,23 +229,12 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
     member& self_;
   };
 
-  struct posted {
-    nccl_call call;
-    rank_id by;
-  };
-
-  [[nodiscard]] static std::string name(member const& m) {
-    return std::string("rank ") + std::to_string(number(m.rank)) + " (device " + std::to_string(number(m.device)) + ")";
-  }
-  [[nodiscard]] std::string seconds() const {
-    char text[32];
-    std::snprintf(text, sizeof text, "%g seconds", timeout_seconds_);
-    return text;
-  }
+  [[nodiscard]] std::size_t index_of(member const& m) const noexcept { return static_cast<std::size_t>(&m - members_.data()); }
+  [[nodiscard]] std::string name(member const& m) const { return calls_.name(index_of(m)); }
 
   // ---- starting ----
 
-  static void expect_started(member const& m, ncclResult_t code) {
+  void expect_started(member const& m, ncclResult_t code) const {
     if (!accepted(code)) {
       throw nccl_error(code, name(m) + ", starting NCCL: " + explain(code));
     }
@@ -303,8 +249,8 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
         return;
       }
       if (std::chrono::steady_clock::now() >= deadline) {
-        throw timeout_error(rank_id{-1}, name(m) + ", starting NCCL: not all " + std::to_string(size_) +
-                                             " ranks took part within " + seconds());
+        throw timeout_error(rank_id{-1}, name(m) + ", starting NCCL: not all " + std::to_string(size()) +
+                                             " ranks took part within " + calls_.seconds());
       }
     }
   }
@@ -313,9 +259,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
 
   template <class Doing>
   void check_alive(member const& self, Doing const& doing) const {
-    if (aborted()) [[unlikely]] {
-      throw stopped(doing(), self.rank, abort_reason());
-    }
+    calls_.check_alive(index_of(self), doing);
   }
 
   /// Ends the group unless NCCL took the call.
@@ -323,7 +267,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
     if (accepted(code)) [[likely]] {
       return;
     }
-    std::string const doing = to_string(self.last);
+    std::string const doing = to_string(calls_.last(index_of(self)));
     std::string const reason = name(self) + ", " + doing + ": " + explain(code);
     if (!abort(reason)) {
       throw stopped(doing, self.rank, abort_reason());
@@ -333,26 +277,8 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
 
   /// Notes a call of `self`. Throws usage_error, and ends the group, when another rank of this process made another one
   /// instead.
-  void post(member& self, nccl_call const& call) {
-    std::string dispute;
-    {
-      std::scoped_lock const lock(mutex_);
-      auto const place = static_cast<std::size_t>(self.calls - dropped_);
-      if (place == calls_.size()) {
-        calls_.push_back({call, self.rank});
-      } else if (!agree(calls_[place].call, call)) {
-        dispute = std::string("rank ") + std::to_string(number(self.rank)) + " called " + to_string(call) + " while rank " +
-                  std::to_string(number(calls_[place].by)) + " called " + to_string(calls_[place].call);
-      }
-      ++self.calls;
-      self.last = call;
-      std::uint64_t made = self.calls;  // by every rank
-      for (member const& m : members_) {
-        made = (std::min)(made, m.calls);
-      }
-      calls_.erase(calls_.begin(), calls_.begin() + static_cast<std::ptrdiff_t>(made - dropped_));
-      dropped_ = made;
-    }
+  void post(member& self, noted_call const& call) {
+    std::string const dispute = calls_.post(index_of(self), call);
     if (!dispute.empty()) {
       if (!abort(dispute)) {
         throw stopped(to_string(call), self.rank, abort_reason());
@@ -393,7 +319,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
 
   /// A non-blocking communicator enqueues in a thread of NCCL's own. It may wait there for other ranks, when they connect.
   void settle(member& self) {
-    auto const deadline = deadline_after(timeout_seconds_);
+    auto const deadline = deadline_after(calls_.timeout_seconds());
     for (patience between;; between.pause()) {
       ncclResult_t state = ncclSuccess;
       expect_accepted(self, ncclCommGetAsyncError(self.handle, &state));
@@ -401,7 +327,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
       if (state != ncclInProgress) {
         return;
       }
-      check_alive(self, [&] { return to_string(self.last); });
+      check_alive(self, [&] { return to_string(calls_.last(index_of(self))); });
       if (std::chrono::steady_clock::now() >= deadline) {
         late(self);
       }
@@ -415,7 +341,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
     int const root = number(wanted.root);
     ncclComm_t const comm = self.handle;
     // Parts are equal, but for a rest that the last rank has beside.
-    auto const ranks = static_cast<std::size_t>(size_);
+    auto const ranks = static_cast<std::size_t>(size());
     std::size_t const equal = plan::part(all.count, 0, ranks).count;
     void* const mine = all.part(static_cast<std::size_t>(number(self.rank)) * equal, equal).data;
     typed_span const rest = all.part(ranks * equal, all.count - ranks * equal);
@@ -431,7 +357,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
           expect_accepted(self, ncclReduceScatter(all.data, mine, equal, type, how, comm, stream));
         }
         if (rest.count != 0) {
-          expect_accepted(self, ncclReduce(rest.data, rest.data, rest.count, type, how, size_ - 1, comm, stream));
+          expect_accepted(self, ncclReduce(rest.data, rest.data, rest.count, type, how, size() - 1, comm, stream));
         }
         return;
       case collective::all_gather:
@@ -439,7 +365,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
           expect_accepted(self, ncclAllGather(mine, all.data, equal, type, comm, stream));
         }
         if (rest.count != 0) {
-          expect_accepted(self, ncclBroadcast(rest.data, rest.data, rest.count, type, size_ - 1, comm, stream));
+          expect_accepted(self, ncclBroadcast(rest.data, rest.data, rest.count, type, size() - 1, comm, stream));
         }
         return;
     }
@@ -448,7 +374,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
   /// By the formulas at the communicator's members.
   [[nodiscard]] std::uint64_t moved(request const& wanted) const noexcept {
     std::uint64_t const bytes = wanted.data.bytes();
-    auto const ranks = static_cast<std::uint64_t>(size_);
+    auto const ranks = static_cast<std::uint64_t>(size());
     switch (wanted.which) {
       case collective::all_reduce: return 2 * bytes * (ranks - 1) / ranks;
       case collective::reduce_scatter:
@@ -473,31 +399,11 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
 
   /// `self` has waited as long as it may: ends the group, naming the ranks that fell behind where they are of this process.
   [[noreturn]] void late(member& self) {
-    std::string reason;
-    rank_id missing{-1};
-    {
-      std::scoped_lock const lock(mutex_);
-      if (self.calls > dropped_) {  // the oldest call is one that `self` made, and not every rank
-        for (member const& m : members_) {
-          if (m.calls == dropped_) {
-            missing = reason.empty() ? m.rank : missing;
-            reason += (reason.empty() ? "" : ", ") + name(m);
-          }
-        }
-        reason += " did not arrive at " + to_string(calls_.front().call);
-      } else {
-        reason = name(self) + ": " + (self.calls == 0 ? "what it waited for" : to_string(self.last)) + " did not complete";
-      }
-      reason += std::string(" within ") + seconds();
-      if (self.calls <= dropped_ && self.calls != 0) {
-        reason += std::string(", although every rank") +
-                  (members_.size() == static_cast<std::size_t>(size_) ? "" : " of this process") + " arrived";
-      }
-    }
-    if (!abort(reason)) {
+    group_calls::verdict const found = calls_.late(index_of(self));
+    if (!abort(found.reason)) {
       throw stopped("waiting", self.rank, abort_reason());
     }
-    throw timeout_error(missing, reason);
+    throw timeout_error(found.missing, found.reason);
   }
 
   /// After an abort: gives collectives that run a second to end, so that the caller's memory is left alone.
@@ -544,7 +450,7 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
       }
     };
     each([&](member& m) { healthy = healthy && accepted(ncclCommFinalize(m.handle)); });
-    auto const deadline = deadline_after(timeout_seconds_);
+    auto const deadline = deadline_after(calls_.timeout_seconds());
     each([&](member& m) {
       ncclResult_t state = ncclInProgress;
       for (patience between; healthy && state == ncclInProgress; between.pause()) {
@@ -579,17 +485,10 @@ class nccl_group : public std::enable_shared_from_this<nccl_group> {
     }
   }
 
-  int size_;
-  double timeout_seconds_;
   std::vector<member> members_;
   std::atomic<int> background_{0};
-  std::atomic<bool> aborted_{false};  // written under the mutex
-  mutable std::mutex mutex_;
-  // Guarded by it.
-  std::string reason_;
-  std::size_t present_;
-  std::vector<posted> calls_;  // those that not every rank of this process has made
-  std::uint64_t dropped_ = 0;  // how many came before these
+  std::atomic<std::size_t> present_;
+  group_calls calls_;
 };
 
 }  // namespace lockstep::comm_detail
