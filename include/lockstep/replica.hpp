@@ -315,12 +315,32 @@ class replica_body {
       meeting.expect_same(settings(), parameters_);
     }
     layout_->meet(meeting);
+    if constexpr (bucket_pipeline<Policy, Optimizer, Backend>::shares) {
+      if (!alone()) {
+        share_addresses(meeting);
+      }
+    }
     pipeline_.emplace(device_, communicator_, *layout_, *state_, *totals_);
     if (!alone()) {
       pipeline_->start_from_root();
     }
     own();
     communicator_.wait(stream_);
+  }
+
+  /// Tells the others where this rank's parameters lie. Addresses mean the same in the whole process.
+  void share_addresses(agreement_type const& meeting) {
+    std::vector<std::uint64_t> words;
+    for (peer_parameter const& p : state_->own_addresses()) {
+      words.push_back(reinterpret_cast<std::uintptr_t>(p.gradient));
+      words.push_back(reinterpret_cast<std::uintptr_t>(p.value));
+    }
+    words = meeting.all_gather(words);
+    std::vector<peer_parameter> peers;
+    for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
+      peers.push_back({reinterpret_cast<void const*>(words[i]), reinterpret_cast<void*>(words[i + 1])});
+    }
+    state_->share(std::move(peers), rank());
   }
 
   [[nodiscard]] std::string settings() const {

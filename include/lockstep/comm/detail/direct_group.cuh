@@ -5,6 +5,7 @@
 #include <lockstep/backend/cuda.cuh>
 #include <lockstep/comm/detail/direct_device.cuh>
 #include <lockstep/comm/detail/direct_kernels.cuh>
+#include <lockstep/comm/detail/direct_meeting.cuh>
 #include <lockstep/comm/detail/direct_plan.hpp>
 #include <lockstep/comm/detail/direct_probe.cuh>
 #include <lockstep/comm/detail/group_calls.hpp>
@@ -115,6 +116,22 @@ class direct_group {
     direct_call call = make_call(wanted, size(), tuning_, layout_);
     launch(kernel_of(call), members_[rank], call, stream);
     members_[rank].bytes_moved += moved(call);
+  }
+
+  void meet(std::size_t rank, cudaStream_t stream) {
+    noted_call call;
+    call.is_meeting = true;
+    calls_.check_alive(rank, [&] { return to_string(call); });
+    if (size() > 1) {
+      post(rank, call);
+      device_guard const current{members_[rank].gpu};
+      meet_peers<><<<1, most_peers, 0, stream>>>(members_[rank].world);
+      lockstep::check(cudaGetLastError());
+    }
+  }
+
+  [[nodiscard]] std::uint32_t const* stopped(std::size_t rank) const noexcept {
+    return &static_cast<direct_header const*>(members_[rank].window.data())->stopped;
   }
 
   void replay(std::size_t rank) {
@@ -251,6 +268,8 @@ class direct_group {
         kernel<<<1, 32, 0, opened[rank]->stream().get()>>>(world, call);
         lockstep::check(cudaGetLastError());
       });
+      meet_peers<><<<1, most_peers, 0, opened[rank]->stream().get()>>>(world);
+      lockstep::check(cudaGetLastError());
       probe_peers<><<<1, probe_threads, 0, opened[rank]->stream().get()>>>(world, 0);
       lockstep::check(cudaGetLastError());
     }
