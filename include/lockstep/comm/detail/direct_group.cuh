@@ -380,7 +380,7 @@ class direct_group {
                      calls_.seconds() + ", where " + calls_.name(waited) + " waited for it";
     }
     if (!abort(found.reason)) {
-      throw stopped("waiting", rank_id{static_cast<int>(rank)}, abort_reason());
+      throw comm_detail::stopped("waiting", rank_id{static_cast<int>(rank)}, abort_reason());
     }
     throw timeout_error(found.missing, found.reason);
   }
