@@ -269,7 +269,9 @@ TEST_CASE("cuda: the program's own allocator supplies the library's memory, and 
     for (auto const& [memory, bytes] : *books) {
       held += bytes;
     }
-    CHECK(held == trainer->memory(lockstep::rank_id{0}).total());
+    std::size_t const accounted = trainer->memory(lockstep::rank_id{0}).total();
+    CHECK(held >= accounted);
+    CHECK(held <= accounted + books->size());  // one byte for each piece of nothing
   }
   CHECK(books->empty());
   *refuse_above = 10'000;
