@@ -185,14 +185,17 @@ class direct_group {
                              std::string("direct: ") + calls_.name(first) + " and " + calls_.name(second) + ": " + reason);
   }
 
-  /// Lets every GPU reach the memory of every other.
-  void connect() const {
+  /// Lets every GPU reach the memory of every other. Lines are left out where something else than NVLink may bring them in
+  /// pieces: between ranks that share a GPU, and over links without atomic operations.
+  void connect() {
+    bool brings_lines = true;
     for (std::size_t a = 0; a < members_.size(); ++a) {
       device_guard const current{members_[a].gpu};
       for (std::size_t b = 0; b < members_.size(); ++b) {
         int const own = number(members_[a].gpu);
         int const peer = number(members_[b].gpu);
         if (own == peer) {
+          brings_lines = brings_lines && a == b;
           continue;
         }
         int can = 0;
@@ -207,7 +210,13 @@ class direct_group {
           static_cast<void>(cudaGetLastError());
           unavailable(a, b, std::string("peer access: ") + cudaGetErrorString(code));
         }
+        int atomics = 0;
+        lockstep::check(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, own, peer));
+        brings_lines = brings_lines && atomics != 0;
       }
+    }
+    if (!brings_lines) {
+      tuning_.lines_up_to_bytes = 0;
     }
   }
 
