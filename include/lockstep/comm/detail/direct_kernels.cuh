@@ -17,7 +17,8 @@ namespace lockstep::comm_detail {
 
 inline constexpr unsigned whole_warp = 0xffffffffU;
 inline constexpr unsigned most_packet_threads = 512;
-inline constexpr unsigned most_bulk_threads = 576;
+inline constexpr unsigned most_movers = 16;  // warps of a block that move chunks
+inline constexpr unsigned most_bulk_threads = 32 * (most_movers + 2);
 
 // ---- memory of any alignment ---------------------------------------------------------------------------------------------
 
@@ -295,9 +296,9 @@ __global__ void __launch_bounds__(most_packet_threads)
 
 /// What the warps of a block tell each other.
 struct bulk_shared {
-  std::uint32_t ready;     // 1: all arrived; k + 2: chunk k of this collective is there
-  std::uint32_t pushed;    // warps that have sent their part of a chunk, over all chunks
-  std::uint32_t finished;  // warps that have done everything
+  std::uint32_t ready;                // 1: all arrived; k + 2: chunk k of this collective is there
+  std::uint32_t pushed[most_movers];  // chunks of which a warp has sent its part: one may be ahead of another
+  std::uint32_t finished;             // warps that have done everything
   std::uint32_t stopped;
   std::uint32_t alike;  // the data of all ranks begins at the same place within 16 bytes
   direct_record record;
@@ -389,8 +390,18 @@ class bulk_block {
       combine_elements(*this, step, first, 0, grid.bytes);
     }
   }
-  __device__ void mark_pushed() const { count(&shared_.pushed); }
-  __device__ void mark_finished() const { count(&shared_.finished); }
+  __device__ void mark_pushed(std::uint32_t chunks) const {
+    __syncwarp();
+    if (lane() == 0) {
+      shared_release(&shared_.pushed[threadIdx.x / 32], chunks);
+    }
+  }
+  __device__ void mark_finished() const {
+    __syncwarp();
+    if (lane() == 0) {
+      shared_count(&shared_.finished);
+    }
+  }
   __device__ bool wait_ready(std::uint32_t value) const { return wait(&shared_.ready, value); }
 
   // ---- telling ----
@@ -403,7 +414,13 @@ class bulk_block {
                 reinterpret_cast<std::uintptr_t>(call_.data), word_flag(epoch()));
     }
   }
-  __device__ bool wait_pushed(std::uint32_t chunks) const { return wait(&shared_.pushed, chunks * call_.warps); }
+  /// A lane looks at a warp.
+  __device__ bool wait_pushed(std::uint32_t chunks) const {
+    bool const concerned = lane() < static_cast<int>(call_.warps);
+    bool const goes_on = !concerned || wait(&shared_.pushed[lane()], chunks);
+    __syncwarp();
+    return __all_sync(whole_warp, goes_on) != 0;
+  }
   __device__ bool wait_finished() const { return wait(&shared_.finished, call_.warps); }
   __device__ void send_chunk_flags(std::uint32_t chunks) const {
     int const peer = lane();
@@ -498,12 +515,6 @@ class bulk_block {
   }
   __device__ unsigned movers() const { return 32 * call_.warps; }
 
-  __device__ void count(std::uint32_t* counter) const {
-    __syncwarp();
-    if (lane() == 0) {
-      shared_count(counter);
-    }
-  }
   __device__ bool wait(std::uint32_t const* counter, std::uint32_t value) const {
     while (shared_acquire(counter) < value) {
       if (shared_acquire(&shared_.stopped) != 0) {
@@ -662,9 +673,11 @@ __device__ void run_bulk(direct_world const& world, direct_call const& call, Ari
   if (world.size < 2) {
     return;
   }
+  if (threadIdx.x < most_movers) {
+    shared.pushed[threadIdx.x] = 0;
+  }
   if (threadIdx.x == 0) {
     shared.ready = 0;
-    shared.pushed = 0;
     shared.finished = 0;
     shared.stopped = 0;
     shared.record = *record_of(world, blockIdx.x);

@@ -146,7 +146,7 @@ LOCKSTEP_HOST_DEVICE void move_data(Block& block) {
   for (std::uint32_t step = 0; step < steps + lag; ++step) {
     if (step < steps && block.contributes()) {
       block.push(step);
-      block.mark_pushed();
+      block.mark_pushed(step + 1);
     }
     if (step >= lag) {
       if (!block.wait_ready(step - lag + 2)) {
