@@ -30,7 +30,12 @@ inline constexpr unsigned update_elements = 4 * update_threads;  // of a block, 
 
 /// Blocks that a multiprocessor is to hold at once: as many as registers allow without spilling.
 template <std::size_t Slots>
-inline constexpr int update_blocks = Slots <= 2 ? 6 : 4;
+inline constexpr int update_blocks =
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    4;  // those before hold 1,024 threads
+#else
+    Slots <= 2 ? 6 : 4;
+#endif
 
 /// What one block updates: a stretch of one segment.
 template <std::size_t Slots>
