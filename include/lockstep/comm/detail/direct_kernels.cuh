@@ -19,6 +19,12 @@ inline constexpr unsigned whole_warp = 0xffffffffU;
 inline constexpr unsigned most_packet_threads = 512;
 inline constexpr unsigned most_movers = 16;  // warps of a block that move chunks
 inline constexpr unsigned most_bulk_threads = 32 * (most_movers + 2);
+inline constexpr int bulk_blocks_at_once =
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    1;  // those before hold 1,024 threads
+#else
+    2;
+#endif
 
 // ---- memory of any alignment ---------------------------------------------------------------------------------------------
 
@@ -699,19 +705,19 @@ __device__ void run_bulk(direct_world const& world, direct_call const& call, Ari
 }
 
 template <class T>
-__global__ void __launch_bounds__(most_bulk_threads, 2)
+__global__ void __launch_bounds__(most_bulk_threads, bulk_blocks_at_once)
     sum_bulk(direct_world const __grid_constant__ world, direct_call const __grid_constant__ call) {
   run_bulk<false>(world, call, sum_in_words<T>{});
 }
 
 template <class = void>
-__global__ void __launch_bounds__(most_bulk_threads, 2)
+__global__ void __launch_bounds__(most_bulk_threads, bulk_blocks_at_once)
     reduce_any_bulk(direct_world const __grid_constant__ world, direct_call const __grid_constant__ call) {
   run_bulk<false>(world, call, any_in_words{call.type, call.how});
 }
 
 template <class = void>
-__global__ void __launch_bounds__(most_bulk_threads, 2)
+__global__ void __launch_bounds__(most_bulk_threads, bulk_blocks_at_once)
     copy_all_bulk(direct_world const __grid_constant__ world, direct_call const __grid_constant__ call) {
   run_bulk<true>(world, call, sum_in_words<float>{});
 }
