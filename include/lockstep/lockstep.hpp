@@ -12,6 +12,7 @@
 #include <lockstep/captured_steps.hpp>
 #include <lockstep/comm/agreement.hpp>
 #include <lockstep/comm/bucket_memory.hpp>
+#include <lockstep/comm/direct_tuning.hpp>
 #include <lockstep/comm/local.hpp>
 #include <lockstep/comm/shared_memory.hpp>
 #include <lockstep/composes.hpp>
