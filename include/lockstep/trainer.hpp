@@ -161,7 +161,8 @@ class trainer_body {
     }
   }
 
-  /// Bytes on a rank's device: what the library allocated there, and the model's parameters and gradients, wherever they lie.
+  /// Bytes on a rank's device: what the library allocated there, inboxes of its communicator included, and the model's
+  /// parameters and gradients, wherever they lie.
   [[nodiscard]] memory_usage memory(rank_id rank) {
     rank_state& self = state(rank);
     memory_usage usage = self.device.memory();
@@ -181,6 +182,11 @@ class trainer_body {
     };
     count_listed(memory_use::parameters, values);
     count_listed(memory_use::gradients, gradients);
+    if constexpr (requires { self.replica->communicator().inbox_bytes(); }) {
+      std::size_t const inboxes = self.replica->communicator().inbox_bytes();
+      usage.bytes[static_cast<std::size_t>(memory_use::staging)] += inboxes;
+      usage.peak_bytes += inboxes;
+    }
     return usage;
   }
 
