@@ -24,8 +24,8 @@ END = "<!-- made by bench/summary.py: end -->"
 
 BY_HAND = "by hand"
 # What does the same job in PyTorch.
-PYTORCH = {"single_device": "one GPU", "replicate_and_gather": "DataParallel", "peer_all_reduce": "DDP"}
-PARALLEL = ("replicate_and_gather", "peer_all_reduce")
+PYTORCH = {"single_device": "one GPU", "replicate_and_gather": "DataParallel", "peer_all_reduce": "DDP", "sharded_optimizer": "DDP"}
+PARALLEL = ("replicate_and_gather", "peer_all_reduce", "sharded_optimizer")
 SETTINGS = {
     "compiled": lambda on: "compiled" if on else "",
     "captured": lambda on: "captured" if on else "called",

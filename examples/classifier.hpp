@@ -224,6 +224,9 @@ void run_policies(settings const& s, task const& t, std::vector<outcome>& outcom
     if (s.policy == "all" || s.policy == "peer_all_reduce") {
       outcomes.push_back(run<Model, lockstep::peer_all_reduce<>>("peer_all_reduce", s.devices, s, t));
     }
+    if (s.policy == "all" || s.policy == "sharded_optimizer") {
+      outcomes.push_back(run<Model, lockstep::sharded_optimizer<>>("sharded_optimizer", s.devices, s, t));
+    }
   }
 }
 

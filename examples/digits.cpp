@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 20));
   app.add_option("--policy", s.policy, "which policy to run beside single_device")
       ->capture_default_str()
-      ->check(CLI::IsMember({"all", "single_device", "replicate_and_gather", "peer_all_reduce"}));
+      ->check(CLI::IsMember({"all", "single_device", "replicate_and_gather", "peer_all_reduce", "sharded_optimizer"}));
   app.add_option("--data", s.data, "digits, mnist, or a file of digits: rows of 64 pixel counts 0 to 16, then the label")
       ->capture_default_str();
   app.add_option("--seed", s.seed, "of the first weights and of the order of samples")->capture_default_str();

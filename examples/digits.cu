@@ -89,7 +89,8 @@ constexpr char const* usage = R"(Usage: digits_cuda [OPTION VALUE]...
 Trains a classifier of handwritten digits on the host and on GPUs, and compares the two.
 
   --data WHAT     digits, mnist, or a file of digits: rows of 64 pixel counts 0 to 16, then the label (digits)
-  --policy NAME   all, single_device, replicate_and_gather or peer_all_reduce (all); what takes several GPUs needs NCCL
+  --policy NAME   all, single_device, replicate_and_gather, peer_all_reduce or sharded_optimizer (all); what takes several
+                  GPUs needs NCCL
   --devices N     GPUs for the policies that take several (all)
   --epochs N      passes over the training set (20)
   --batch N       samples a step, all GPUs together (64)
@@ -132,7 +133,7 @@ options parse(std::vector<std::string_view> const& words, int gpus) {
     if (option == "--data") {
       chosen.common.data = value;
     } else if (option == "--policy") {
-      chosen.common.policy = one_of({"all", "single_device", "replicate_and_gather", "peer_all_reduce"});
+      chosen.common.policy = one_of({"all", "single_device", "replicate_and_gather", "peer_all_reduce", "sharded_optimizer"});
     } else if (option == "--devices") {
       chosen.common.devices = static_cast<int>(number(option, value, 1, static_cast<std::uint64_t>(gpus)));
     } else if (option == "--epochs") {

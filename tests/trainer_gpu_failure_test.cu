@@ -19,6 +19,7 @@
 
 using gpu_cases::contains;
 using gpu_cases::one_gpu_setup;
+using gpu_cases::one_stream_each;
 using gpu_cases::single_setup;
 using gpu_cases::thrown;
 using lockstep::single_device;
@@ -29,15 +30,6 @@ using support::pull_plan;
 namespace {
 
 using all_reduce = one_gpu_setup::all_reduce;
-
-/// Until the end of the scope, a rank's work is all on one stream: where steps are replayed.
-class one_stream_each {
- public:
-  one_stream_each() { one_gpu::one_stream = true; }
-  one_stream_each(one_stream_each const&) = delete;
-  one_stream_each& operator=(one_stream_each const&) = delete;
-  ~one_stream_each() { one_gpu::one_stream = false; }
-};
 
 }  // namespace
 

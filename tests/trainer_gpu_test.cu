@@ -20,6 +20,7 @@
 
 using gpu_cases::fed_batch;
 using gpu_cases::one_gpu_setup;
+using gpu_cases::one_stream_each;
 using gpu_cases::outcome;
 using gpu_cases::pull_trainer;
 using gpu_cases::single_setup;
@@ -33,15 +34,6 @@ namespace {
 
 using all_reduce = one_gpu_setup::all_reduce;
 using gather = one_gpu_setup::gather;
-
-/// Until the end of the scope, a rank's work is all on one stream.
-class one_stream_each {
- public:
-  one_stream_each() { one_gpu::one_stream = true; }
-  one_stream_each(one_stream_each const&) = delete;
-  one_stream_each& operator=(one_stream_each const&) = delete;
-  ~one_stream_each() { one_gpu::one_stream = false; }
-};
 
 /// One of the two policies adds to gradients, the other writes over them first.
 outcome train_under(bool gathers, std::uint64_t seed, int ranks, std::size_t graphs) {

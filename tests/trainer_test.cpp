@@ -63,6 +63,11 @@ std::vector<float> values_of(Model& model) {
   return all;
 }
 
+/// Cuts parameters, and does not say so.
+struct cutting_policy : lockstep::sharded_optimizer<lockstep::automatic, support::small_buckets> {
+  static constexpr bool splits_updates = false;
+};
+
 /// One random case under one policy: a few steps, each compared with the reference. Returns the values it ends with.
 template <class Policy, lockstep::model_promises Promises>
 std::vector<float> train_random_case(std::uint64_t seed, int ranks) {
@@ -537,8 +542,9 @@ TEST_CASE("trainer: an infinite deadline is none") {
 
 TEST_CASE("trainer: optimizer state is cut between ranks as the policy cuts the update") {
   pull_plan const plan{.counts = {1000, 24, 600}};
-  lockstep::trainer<pull_model<lockstep::bfloat16>, lockstep::adamw, support::sharded> trainer{
-      lockstep::devices::first(4), [&](auto&) { return pull_model<lockstep::bfloat16>{plan}; }, lockstep::adamw{}};
+  lockstep::trainer<pull_model<lockstep::bfloat16>, lockstep::adamw,
+                    lockstep::sharded_optimizer<lockstep::automatic, support::small_buckets>>
+      trainer{lockstep::devices::first(4), [&](auto&) { return pull_model<lockstep::bfloat16>{plan}; }, lockstep::adamw{}};
   tests::generator random{4};
   pull_samples const samples{random, 8, 1};
   trainer.step(samples.view());
@@ -552,7 +558,7 @@ TEST_CASE("trainer: optimizer state is cut between ranks as the policy cuts the 
 }
 
 TEST_CASE("trainer: a whole optimizer is refused where the policy cuts parameters") {
-  CHECK_THROWS_WITH_AS((lockstep::trainer<pull_model<>, sign_descent, support::sharded>{
+  CHECK_THROWS_WITH_AS((lockstep::trainer<pull_model<>, sign_descent, cutting_policy>{
                            lockstep::devices::first(2), [](auto&) { return pull_model<>{{.counts = {100}}}; }, sign_descent{}}),
                        doctest::Contains("the policy cuts 'p0' between ranks"), lockstep::usage_error);
 }
@@ -639,6 +645,21 @@ TEST_CASE("trainer: the memory report shows each device's share, optimizer state
   }
 }
 
+TEST_CASE("trainer: under sharded_optimizer each device keeps its part of the optimizer state") {
+  pull_plan const plan{.counts = {16 * 1000, 16 * 2000}};
+  for (int const ranks : {1, 2, 3, 4, 6}) {
+    CAPTURE(ranks);
+    lockstep::trainer<pull_model<>, lockstep::adamw, lockstep::sharded_optimizer<>> trainer{
+        lockstep::devices::first(ranks), [&](auto&) { return pull_model<>{plan}; }, lockstep::adamw{}};
+    std::size_t const share = 2 * 16 * 3000 * sizeof(float) / static_cast<std::size_t>(ranks);
+    for (int r = 0; r < ranks; ++r) {
+      std::size_t const here = trainer.memory(lockstep::rank_id{r})[lockstep::memory_use::optimizer_state];
+      CHECK(here <= share + 1024);  // parts are cut at multiples of 16 elements, and slots aligned
+      CHECK(here + 1024 >= share);
+    }
+  }
+}
+
 TEST_CASE("trainer: bytes moved a step are those of the policy's formula") {
   pull_plan const plan{.counts = {1600}};
   constexpr std::uint64_t bytes = 1600 * 4;
@@ -658,7 +679,7 @@ TEST_CASE("trainer: bytes moved a step are those of the policy's formula") {
       lockstep::devices::first(4), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
   std::uint64_t const peer_bytes = moved_a_step(peers);
   CHECK(peer_bytes >= 2 * bytes * 3);                  // 2 G (N - 1) over all devices ...
-  CHECK(peer_bytes <= 2 * bytes * 3 + 2 * 6 * 8 * 3);  // ... and five totals
+  CHECK(peer_bytes <= 2 * bytes * 3 + 2 * 6 * 8 * 3);  // ... and the sums of a step
   lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::replicate_and_gather<>> gather{
       lockstep::devices::first(4), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
   std::uint64_t const gather_bytes = moved_a_step(gather);

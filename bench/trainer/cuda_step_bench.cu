@@ -9,6 +9,7 @@
 #include "../line.hpp"
 #include "../timing.hpp"
 
+#include <lockstep/comm/direct.cuh>
 #include <lockstep/lockstep.cuh>
 
 #if LOCKSTEP_BENCH_NCCL
@@ -585,22 +586,37 @@ void measure_several(work const& w, std::string_view mode, char const* transport
   ours.print(w, mode, bench::line{}.add("transport", transport), timed[0]);
 }
 
+/// Every policy for several GPUs over one transport.
+template <class Transport>
+void measure_over(work const& w, char const* transport, int gpus, double seconds) {
+  measure_several<lockstep::replicate_and_gather<Transport>>(w, "replicate_and_gather", transport, gpus, seconds / 3);
+  measure_several<lockstep::peer_all_reduce<Transport>>(w, "peer_all_reduce", transport, gpus, seconds / 3);
+  measure_several<lockstep::sharded_optimizer<Transport>>(w, "sharded_optimizer", transport, gpus, seconds / 3);
+}
+
+void skip(work const& w, char const* transport, int gpus, std::string const& lacking) {
+  for (char const* const mode : {"replicate_and_gather", "peer_all_reduce", "sharded_optimizer"}) {
+    described(w, mode, gpus, bench::line{}.add("transport", transport)).add("skipped", lacking).print();
+  }
+}
+
 void measure_all(work const& w, int gpus, double seconds) {
   measure_one(w, seconds);
-  std::string lacking;
   if (gpus < 2) {
-    lacking = "needs 2 GPUs, found " + std::to_string(gpus);
-  } else {
-#if LOCKSTEP_BENCH_NCCL
-    measure_several<lockstep::replicate_and_gather<lockstep::nccl>>(w, "replicate_and_gather", "nccl", gpus, seconds / 4);
-    measure_several<lockstep::peer_all_reduce<lockstep::nccl>>(w, "peer_all_reduce", "nccl", gpus, seconds / 4);
+    std::string const lacking = "needs 2 GPUs, found " + std::to_string(gpus);
+    skip(w, "nccl", 2, lacking);
+    skip(w, "direct", 2, lacking);
     return;
-#else
-    lacking = "NCCL was not there when this was built";
-#endif
   }
-  for (char const* const mode : {"replicate_and_gather", "peer_all_reduce"}) {
-    described(w, mode, gpus < 2 ? 2 : gpus, bench::line{}.add("transport", "nccl")).add("skipped", lacking).print();
+#if LOCKSTEP_BENCH_NCCL
+  measure_over<lockstep::nccl>(w, "nccl", gpus, 3 * seconds / 4);
+#else
+  skip(w, "nccl", gpus, "NCCL was not there when this was built");
+#endif
+  try {
+    measure_over<lockstep::direct>(w, "direct", gpus, 3 * seconds / 4);
+  } catch (lockstep::direct_unavailable const& e) {
+    skip(w, "direct", gpus, e.what());
   }
 }
 

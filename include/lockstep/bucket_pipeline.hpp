@@ -112,6 +112,11 @@ class bucket_pipeline {
       }
     }
     publish_updated(tail);
+    if constexpr (shares) {
+      if (early()) {
+        communicator_.meet(tail);  // values are written, and gradients have been read
+      }
+    }
     follow(model_, tail, reduced_all_);
     closing_ = tail;
   }
@@ -180,6 +185,19 @@ class bucket_pipeline {
     }
   }
 
+  /// Whether ranks reach each other's memory and each updates a part: then a bucket is added up, updated and brought to all
+  /// ranks in one pass, between two meetings, where its update need not be held.
+  static constexpr bool shares = [] {
+    if constexpr (splits_updates<Policy> && elementwise_optimizer<Optimizer>) {
+      return optimizer_state<Optimizer, Backend>::shares && requires(communicator_type & c, stream_ref stream) {
+        c.meet(stream);
+        c.stopped();
+      };
+    } else {
+      return false;
+    }
+  }();
+
  private:
   using measured = typename step_totals<Backend>::measured;
 
@@ -238,6 +256,13 @@ class bucket_pipeline {
   template <class With>
   void reduce(std::size_t bucket, stream_ref stream, With&& with) {
     [[maybe_unused]] typename Backend::profiler_range const range{"lockstep bucket"};
+    if constexpr (shares) {
+      if (early()) {
+        share(bucket, stream);
+        with();
+        return;
+      }
+    }
     travel(
         layout_.gradients(), bucket, bucket_side::gradient, stream,
         [&](typed_span gradients) { Policy::reduce(communicator_, gradients, stream); }, with);
@@ -253,6 +278,16 @@ class bucket_pipeline {
         updated_bucket_ = bucket;
       }
     }
+  }
+
+  void share(std::size_t bucket, stream_ref stream) {
+    if (bucket == 0) {
+      stream.wait(opened_);  // what the update is prepared from
+    }
+    communicator_.meet(stream);  // everybody's gradients are there, and nobody reads the values any more
+    totals_.start_clock(measured::updating, stream);
+    state_.update_shared(stream, {bucket, 1}, communicator_.stopped());
+    totals_.stop_clock(measured::updating, stream);
   }
 
   void publish(std::size_t bucket, stream_ref stream) {

@@ -41,7 +41,8 @@ concept creates_communicators = requires(std::vector<device_id> const& devices, 
 };
 
 template <class Policy, class Optimizer, class Backend>
-concept composes_replica = backend<Backend> && optimizer<Optimizer, Backend> && policy<Policy, Backend>;
+concept composes_replica = backend<Backend> && optimizer<Optimizer, Backend> && policy<Policy, Backend> &&
+    (elementwise_optimizer<Optimizer> || !splits_updates<Policy>);
 
 template <class Model, class Optimizer, class Policy>
 concept composes = model<Model> && composes_replica<Policy, Optimizer, typename Model::backend> &&
@@ -248,8 +249,12 @@ consteval bool report_replica() {
                   "lockstep: Backend must be a backend, such as lockstep::host; see docs/concepts.md#backend");
   } else if constexpr (!optimizer<Optimizer, Backend>) {
     return report_optimizer<Optimizer, Backend>();
-  } else {
+  } else if constexpr (!policy<Policy, Backend> || elementwise_optimizer<Optimizer> || !splits_updates<Policy>) {
     return report_policy<Policy, Backend>();
+  } else {
+    static_assert(elementwise_optimizer<Optimizer>,
+                  "lockstep: Optimizer must be callable for one element under a policy that splits updates between ranks; see "
+                  "docs/concepts.md#optimizer-split");
   }
   return true;
 }

@@ -382,6 +382,10 @@ concept publishes = requires(Communicator& c, typed_span stretch, Stream stream)
 template <class P, class Communicator, class Stream>
 concept well_formed_publish = publishes<P, Communicator, Stream> || !concepts_detail::mentions_publish<P>;
 
+/// Whether policy P says, by `static constexpr bool splits_updates = true`, that it cuts parameters between ranks.
+template <class P>
+concept splits_updates = requires { requires P::splits_updates; };
+
 /// A policy is a transport, a tuning and two or three static functions. They are given contiguous stretches of gradients and
 /// values: `reduce` adds a stretch over the ranks, `owned` says which of its elements a rank updates, and `publish` brings the
 /// updated values to the ranks that did not update them (absent where every rank updates everything).

@@ -4,4 +4,5 @@
 
 #include <lockstep/backend/cuda.cuh>
 #include <lockstep/backend/cuda_update.cuh>
+#include <lockstep/comm/direct.cuh>
 #include <lockstep/lockstep.hpp>

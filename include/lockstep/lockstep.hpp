@@ -12,6 +12,7 @@
 #include <lockstep/captured_steps.hpp>
 #include <lockstep/comm/agreement.hpp>
 #include <lockstep/comm/bucket_memory.hpp>
+#include <lockstep/comm/direct_tuning.hpp>
 #include <lockstep/comm/local.hpp>
 #include <lockstep/comm/shared_memory.hpp>
 #include <lockstep/composes.hpp>
@@ -54,6 +55,7 @@
 #include <lockstep/plan/split.hpp>
 #include <lockstep/policy/peer_all_reduce.hpp>
 #include <lockstep/policy/replicate_and_gather.hpp>
+#include <lockstep/policy/sharded_optimizer.hpp>
 #include <lockstep/policy/single_device.hpp>
 #include <lockstep/replica.hpp>
 #include <lockstep/step_totals.hpp>

@@ -159,16 +159,44 @@ class optimizer_state<Optimizer, Backend> {
     for (std::size_t i = 0; i < owned_.size(); ++i) {
       segments.push_back(segment_of(owned_[i], slots_at[i], masters_at[i]));
       segments.back().bucket = mine.buckets[i];
+      segments.back().peers_alike = peers_alike(owned_[i].parameter);
     }
     update_.emplace(device_, std::move(segments));
+    if constexpr (shares) {
+      if (!peers_.empty()) {
+        update_->share(device_, peers_, rank_, static_cast<int>(peers_.size() / parameters_->distinct_count()));
+      }
+    }
     update_->load_masters(stream);
   }
   [[nodiscard]] std::span<plan::mark const> owned() const noexcept { return owned_; }
+
+  /// Whether updates can reach into the memory of other ranks on this backend.
+  static constexpr bool shares = requires(elementwise_update<Backend, Optimizer> & u, typename Backend::stream_ref stream) {
+    u.run_shared(stream, plan::range{}, nullptr);
+  };
+  /// Before `own`, where ranks reach each other's memory: the distinct parameters of every rank, rank after rank.
+  void share(std::vector<peer_parameter> peers, rank_id rank) {
+    peers_ = std::move(peers);
+    rank_ = number(rank);
+  }
+  /// What this rank keeps of its parameters, as `share` takes it.
+  [[nodiscard]] std::vector<peer_parameter> own_addresses() const {
+    std::vector<peer_parameter> own;
+    for (std::size_t p = 0; p < parameters_->distinct_count(); ++p) {
+      own.push_back({parameters_->distinct(p).gradient, parameters_->distinct(p).value});
+    }
+    return own;
+  }
 
   /// The optimizers' hyperparameters, as they are now, hold for the updates that follow.
   void set(typename Backend::stream_ref stream) { update_->set(stream, std::as_const(*this).optimizers()); }
   /// What the next update needs of the number of updates before it.
   void prepare(typename Backend::stream_ref stream, std::uint64_t const* applied) { update_->prepare(stream, applied); }
+  /// Adds up what travels in these buckets, updates it, and brings it to all ranks; see elementwise_update.
+  void update_shared(typename Backend::stream_ref stream, plan::range buckets, std::uint32_t const* stopped) {
+    update_->run_shared(stream, buckets, stopped);
+  }
   /// Updates what travels in these buckets; see elementwise_update.
   void update(typename Backend::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) {
     update_->run(stream, buckets, sums, uses);
@@ -178,6 +206,21 @@ class optimizer_state<Optimizer, Backend> {
   [[nodiscard]] std::span<Optimizer const> optimizers() const noexcept { return groups_.all(); }
 
  private:
+  [[nodiscard]] bool peers_alike(std::size_t p) const {
+    parameter const& mine = parameters_->distinct(p);
+    auto const like = [](void const* a, void const* b, element_type type) {
+      auto const place = [&](void const* at) { return reinterpret_cast<std::uintptr_t>(at) / size_of(type) % 4; };
+      return place(a) == place(b);
+    };
+    for (std::size_t at = p; at < peers_.size(); at += parameters_->distinct_count()) {
+      if (!like(peers_[at].value, mine.value, mine.value_type) ||
+          !like(peers_[at].gradient, mine.gradient, mine.gradient_type)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   void resize(typename Backend::buffer& array, std::size_t elements) {
     if (array.bytes() != elements * sizeof(float)) {
       array = {};  // its memory is free for the next
@@ -188,6 +231,9 @@ class optimizer_state<Optimizer, Backend> {
   /// The first place from `at` on that lies in an aligned group of four where the stretch's value lies in one, so that four
   /// elements of every array can be read at once.
   [[nodiscard]] std::size_t aligned_like(std::size_t at, plan::mark const& stretch) const {
+    if (stretch.count < 64) {
+      return at;  // nothing to gain
+    }
     typed_span const values = parameters_->distinct(stretch.parameter).values().part(stretch.first, stretch.count);
     std::size_t const wanted = reinterpret_cast<std::uintptr_t>(values.data) / size_of(values.type) % 4;
     return at + (wanted + 4 - at % 4) % 4;
@@ -218,6 +264,8 @@ class optimizer_state<Optimizer, Backend> {
   std::array<typename Backend::buffer, slots> slots_{};
   typename Backend::buffer masters_{};
   std::vector<plan::mark> owned_;
+  std::vector<peer_parameter> peers_;  // by rank and distinct parameter, where ranks reach each other's memory
+  int rank_ = 0;
   std::optional<elementwise_update<Backend, Optimizer>> update_;
 };
 

@@ -43,8 +43,8 @@ class replica_body {
   class step;
 
   /// `optimizers` holds one for all parameters, or one for each parameter group. Values become rank 0's on every rank.
-  /// Throws usage_error for what parameter_list refuses, a group without optimizer, an element type that the optimizer can't
-  /// update, and when the ranks' lists differ; a rank that throws releases the others.
+  /// Throws usage_error for what parameter_list refuses, memory that does not lie on the device, a group without optimizer, an
+  /// element type that the optimizer can't update, and when the ranks' lists differ; a rank that throws releases the others.
   /// Synchronizes: with all ranks.
   template <class Parameters>
   replica_body(typename Backend::device& device, communicator_type communicator, Parameters&& parameters,
@@ -53,6 +53,7 @@ class replica_body {
     expects(communicator_.size() > 0, "the replica's communicator was moved from");
     attempt("meeting the other ranks", [&] {
       parameters_ = parameter_list(std::forward<Parameters>(parameters));
+      expect_here();
       state_.emplace(device_, parameters_, std::move(optimizers));
       meet();
     });
@@ -171,8 +172,7 @@ class replica_body {
   [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
 
   [[nodiscard]] std::string place(char const* doing) const {
-    return std::string("rank ") + std::to_string(number(rank())) + " (device " + std::to_string(number(device_.id())) +
-           "), step " + std::to_string(steps_) + ", " + doing;
+    return place_of(rank(), device_) + ", step " + std::to_string(steps_) + ", " + doing;
   }
 
   /// Ends the step on every rank. The first reason stays.
@@ -285,6 +285,24 @@ class replica_body {
     }
   }
 
+  /// Throws usage_error for a parameter whose memory lies elsewhere, where the device can tell.
+  void expect_here() const {
+    if constexpr (requires(void const* memory) { device_.holds(memory); }) {
+      auto const check_memory = [this](parameter const& p, void const* memory, char const* what) {
+        if (p.count() != 0 && !device_.holds(memory)) {
+          refuse(std::string("parameter '") + p.name + "': its " + what + " lies " + device_.whereabouts(memory) +
+                 ", not on device " + std::to_string(number(device_.id())));
+        }
+      };
+      for (parameter const& p : parameters_.listings()) {
+        check_memory(p, p.value, "value");
+        if (p.trainable()) {
+          check_memory(p, p.gradient, "gradient");
+        }
+      }
+    }
+  }
+
   void meet() {
     totals_.emplace(device_, parameters_, promises_.reports_unused);
     results_->replica = this;
@@ -297,12 +315,32 @@ class replica_body {
       meeting.expect_same(settings(), parameters_);
     }
     layout_->meet(meeting);
+    if constexpr (bucket_pipeline<Policy, Optimizer, Backend>::shares) {
+      if (!alone()) {
+        share_addresses(meeting);
+      }
+    }
     pipeline_.emplace(device_, communicator_, *layout_, *state_, *totals_);
     if (!alone()) {
       pipeline_->start_from_root();
     }
     own();
     communicator_.wait(stream_);
+  }
+
+  /// Tells the others where this rank's parameters lie. Addresses mean the same in the whole process.
+  void share_addresses(agreement_type const& meeting) {
+    std::vector<std::uint64_t> words;
+    for (peer_parameter const& p : state_->own_addresses()) {
+      words.push_back(reinterpret_cast<std::uintptr_t>(p.gradient));
+      words.push_back(reinterpret_cast<std::uintptr_t>(p.value));
+    }
+    words = meeting.all_gather(words);
+    std::vector<peer_parameter> peers;
+    for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
+      peers.push_back({reinterpret_cast<void const*>(words[i]), reinterpret_cast<void*>(words[i + 1])});
+    }
+    state_->share(std::move(peers), rank());
   }
 
   [[nodiscard]] std::string settings() const {

@@ -49,7 +49,7 @@ class trainer_body {
     std::vector<device_id> const ids = chosen.resolve(backend_type::device_count());
     auto communicators = communicator_for<typename Policy::transport, backend_type>::create(ids, options);
     for (std::size_t r = 0; r < ids.size(); ++r) {
-      ranks_.push_back(std::make_shared<rank_state>(ids[r], options, static_cast<int>(r)));
+      ranks_.emplace_back(new rank_state(ids[r], options, static_cast<int>(r)), end_on_device{});
     }
     try {
       for (std::size_t r = 0; r < ids.size(); ++r) {
@@ -161,7 +161,8 @@ class trainer_body {
     }
   }
 
-  /// Bytes on a rank's device: what the library allocated there, and the model's parameters and gradients, wherever they lie.
+  /// Bytes on a rank's device: what the library allocated there, inboxes of its communicator included, and the model's
+  /// parameters and gradients, wherever they lie.
   [[nodiscard]] memory_usage memory(rank_id rank) {
     rank_state& self = state(rank);
     memory_usage usage = self.device.memory();
@@ -181,6 +182,11 @@ class trainer_body {
     };
     count_listed(memory_use::parameters, values);
     count_listed(memory_use::gradients, gradients);
+    if constexpr (requires { self.replica->communicator().inbox_bytes(); }) {
+      std::size_t const inboxes = self.replica->communicator().inbox_bytes();
+      usage.bytes[static_cast<std::size_t>(memory_use::staging)] += inboxes;
+      usage.peak_bytes += inboxes;
+    }
     return usage;
   }
 
@@ -236,10 +242,7 @@ class trainer_body {
   struct rank_state {
     rank_state(device_id id, options_type const& options, int r) : device(id, options), rank(rank_id{r}), inputs(device) {}
 
-    [[nodiscard]] std::string place(char const* doing) const {
-      return std::string("rank ") + std::to_string(number(rank)) + " (device " + std::to_string(number(device.id())) + "), " +
-             doing;
-    }
+    [[nodiscard]] std::string place(char const* doing) const { return place_of(rank, device) + ", " + doing; }
 
     typename backend_type::device device;
     rank_id rank;
@@ -252,6 +255,18 @@ class trainer_body {
     std::uint64_t steps = 0;
     bool stuck = false;  // its thread never came back
     work_queue thread;   // not used by rank 0, which works in the caller's thread
+  };
+
+  // What a rank owns is given back with its device current.
+  struct end_on_device {
+    void operator()(rank_state* ended) const noexcept {
+      try {
+        [[maybe_unused]] auto const current = activate(ended->device);
+        delete ended;
+      } catch (error const&) {  // the device is lost, and was not made current
+        delete ended;
+      }
+    }
   };
 
   // The first failure of all ranks; those that only followed don't count.
@@ -414,6 +429,7 @@ class trainer_body {
       });
     });
     for (auto const& rank : ranks_) {
+      [[maybe_unused]] auto const current = activate(rank->device);
       rank->inputs.wait_until_read();
       rank->shard.reset();
     }

@@ -15,7 +15,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <memory>
+#include <regex>
 #include <span>
+#include <string>
+#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -194,4 +199,86 @@ TEST_CASE("cuda: errors say what and where") {
     CHECK(e.code() == cudaErrorInvalidValue);
     CHECK(std::string{e.what()}.find("cuda_test.cu") != std::string::npos);
   }
+}
+
+TEST_CASE("cuda: a GPU has the name that other tools call it by") {
+  std::string const name = lockstep::cuda::device{}.name();
+  CAPTURE(name);
+  CHECK(std::regex_match(
+      name,
+      std::regex{".+, GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\\.0"}));
+}
+
+TEST_CASE("cuda: a guard leaves a thread as it found it, one that has not used CUDA too") {
+  std::thread{[] {
+    auto const current = [] { return lockstep::cuda_detail::contexts::current(); };
+    CHECK(current() == nullptr);
+    {
+      lockstep::cuda::device_guard const outer{lockstep::device_id{0}};
+      CUcontext const context = current();
+      CHECK(context != nullptr);
+      int now = -1;
+      lockstep::check(cudaGetDevice(&now));
+      CHECK(now == 0);
+      void* memory = nullptr;
+      lockstep::check(cudaMalloc(&memory, 16));  // the runtime works in it
+      lockstep::check(cudaFree(memory));
+      { lockstep::cuda::device_guard const inner{lockstep::device_id{0}}; }
+      CHECK(current() == context);
+    }
+    CHECK(current() == nullptr);
+    CHECK_THROWS_AS(lockstep::cuda::device_guard const guard(lockstep::device_id{255}), lockstep::cuda_error);
+    CHECK_THROWS_AS(lockstep::cuda::device_guard const guard(lockstep::device_id{-1}), lockstep::cuda_error);
+    CHECK(current() == nullptr);
+  }}.join();
+}
+
+TEST_CASE("cuda: the program's own allocator supplies the library's memory, and gets all of it back") {
+  auto const books = std::make_shared<std::map<void*, std::size_t>>();
+  auto const refuse_above = std::make_shared<std::size_t>(std::numeric_limits<std::size_t>::max());
+  auto const own = std::make_shared<lockstep::cuda::allocator const>(
+      lockstep::cuda::allocator{.allocate =
+                                    [books, refuse_above](std::size_t bytes) {
+                                      void* memory = nullptr;
+                                      if (bytes <= *refuse_above) {
+                                        lockstep::check(cudaMalloc(&memory, bytes));
+                                        (*books)[memory] = bytes;
+                                      }
+                                      return memory;
+                                    },
+                                .free =
+                                    [books](void* memory) {
+                                      books->erase(memory);
+                                      cudaFree(memory);
+                                    }});
+  float* on_device = nullptr;
+  lockstep::check(cudaMalloc(&on_device, 4 * sizeof(float)));
+  lockstep::check(cudaMemset(on_device, 0, 4 * sizeof(float)));
+  auto const make = [&] {
+    return std::make_unique<lockstep::trainer<gpu_pull<float, float>, lockstep::sgd, lockstep::single_device>>(
+        lockstep::devices{0}, [](lockstep::device_context<lockstep::cuda>& device) { return gpu_pull<float, float>{device}; },
+        lockstep::sgd{.learning_rate = 0.125F, .momentum = 0.5F}, lockstep::cuda::options{.allocator = own});
+  };
+  {
+    auto const trainer = make();
+    for (int k = 0; k < 4; ++k) {
+      trainer->step(std::span<float const>{on_device, 4});
+    }
+    trainer->synchronize();
+    std::size_t held = 0;
+    for (auto const& [memory, bytes] : *books) {
+      held += bytes;
+    }
+    std::size_t const accounted = trainer->memory(lockstep::rank_id{0}).total();
+    CHECK(held >= accounted);
+    CHECK(held <= accounted + books->size());  // one byte for each piece of nothing
+  }
+  CHECK(books->empty());
+  *refuse_above = 10'000;
+  CHECK_THROWS_AS(make(), lockstep::out_of_memory);
+  CHECK(books->empty());
+  CHECK_THROWS_AS(
+      (lockstep::cuda::device{lockstep::device_id{0}, {.allocator = std::make_shared<lockstep::cuda::allocator const>()}}),
+      lockstep::usage_error);
+  lockstep::check(cudaFree(on_device));
 }

@@ -193,7 +193,7 @@ class model_lane {
     }
     return true;
   }
-  [[nodiscard]] static piece open(entry const& seen) { return {{word_of(seen)}}; }
+  [[nodiscard]] static piece open(entry const& seen, int, std::uint32_t) { return {{word_of(seen)}}; }
   template <std::size_t Count>
   [[nodiscard]] bool go_on(entry const (&)[Count], int) const {
     std::this_thread::yield();

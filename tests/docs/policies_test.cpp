@@ -101,7 +101,7 @@ TEST_CASE("policies: with one device, every policy gives the bits of single_devi
 TEST_CASE("policies: bytes moved a step are those that the page says") {
   constexpr std::uint64_t n = 4;
   constexpr std::uint64_t bytes = n * 16 * 25 * sizeof(float);  // G and P; every rank's part is equal
-  constexpr std::uint64_t scalars = 2 * (n - 1) * 5 * sizeof(double);
+  constexpr std::uint64_t scalars = 2 * (n - 1) * sizeof(lockstep::step_sums);
   auto const moved_a_step = [&]<class Policy>(std::type_identity<Policy>) {
     pull_plan const plan{.counts = {n * 16 * 25}};
     lockstep::trainer<pull_model<>, lockstep::sgd, Policy> trainer{lockstep::devices::first(static_cast<int>(n)),

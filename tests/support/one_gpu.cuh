@@ -259,9 +259,12 @@ inline bool is_pageable(void const* memory) {
 }
 
 inline void one_gpu::copy(stream_ref stream, void* to, void const* from, std::size_t bytes) {
+  if (bytes == 0) {
+    return;
+  }
   bool const to_pageable = is_pageable(to);
   bool const from_pageable = is_pageable(from);
-  if (bytes == 0 || (!to_pageable && !from_pageable)) {
+  if (!to_pageable && !from_pageable) {
     lockstep::cuda::copy(stream, to, from, bytes);
     return;
   }

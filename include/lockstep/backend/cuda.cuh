@@ -6,13 +6,17 @@
 #include <lockstep/core/memory.hpp>
 #include <lockstep/core/options.hpp>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <nvtx3/nvToolsExt.h>
 #include <cuda/stream_ref>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -46,6 +50,7 @@ inline void check(cudaError_t code, std::source_location place = std::source_loc
 /// The backend of NVIDIA GPUs. Kernels and copies are enqueued; the host goes on.
 struct cuda {
   struct options;
+  struct allocator;
   class device;
   class device_guard;
   struct give_back;
@@ -80,8 +85,26 @@ struct cuda {
   static void invoke(stream_ref stream, F const& f);
 };
 
+/// Where the library's device memory comes from, instead of cudaMalloc and cudaFree. Both are called with the device current,
+/// by the thread of its rank, at construction, in first steps and at the end, never in a running step. Requires: memory of that
+/// device, aligned to 256 bytes. Where peers are to reach it, memory of cudaMalloc: not of a stream-ordered pool.
+struct cuda::allocator {
+  /// Null, or an exception, where there is not enough.
+  std::function<void*(std::size_t bytes)> allocate;
+  /// Does not throw.
+  std::function<void(void* memory)> free;
+};
+
 struct cuda::give_back {
-  void operator()(void* memory) const noexcept { static_cast<void>(cudaFree(memory)); }
+  std::shared_ptr<cuda::allocator const> to = nullptr;
+
+  void operator()(void* memory) const noexcept {
+    if (to != nullptr) {
+      to->free(memory);
+    } else {
+      static_cast<void>(cudaFree(memory));
+    }
+  }
 };
 
 struct cuda::give_back_pinned {
@@ -95,6 +118,8 @@ struct cuda::options {
   lockstep::checking checking = lockstep::checking::none;
   /// Whether to measure how long devices work, for `busy_seconds`. Costs a few microseconds a step and bucket on a GPU.
   bool measure_busy = false;
+  /// Where device memory comes from; cudaMalloc without one.
+  std::shared_ptr<cuda::allocator const> allocator = nullptr;
   /// How many steps, of different batches, a trainer keeps as CUDA graphs; 0 captures none.
   std::size_t graphs = 8;
 };
@@ -111,13 +136,74 @@ class cuda::weight {
   float factor_ = 0;
 };
 
-/// Makes a device the calling thread's current one, until the end of the scope.
+namespace cuda_detail {
+
+/// Contexts by the driver's functions, which are found at run time: nobody has to link the driver. The runtime's cudaSetDevice
+/// can't go back to a device without opening a context there, and every thread begins on device 0.
+class contexts {
+ public:
+  /// The calling thread's, null when it has none yet.
+  [[nodiscard]] static CUcontext current() {
+    CUcontext now = nullptr;
+    check_driver(functions().get_current(&now));
+    return now;
+  }
+  static void make_current(CUcontext context) { check_driver(functions().set_current(context)); }
+  /// The one that the runtime uses on a device; it stays open.
+  [[nodiscard]] static CUcontext primary(device_id device) {
+    static std::array<std::atomic<CUcontext>, 256> kept{};
+    if (number(device) < 0 || static_cast<std::size_t>(number(device)) >= kept.size()) {
+      check(cudaErrorInvalidDevice);
+    }
+    std::atomic<CUcontext>& place = kept[static_cast<std::size_t>(number(device))];
+    CUcontext context = place;
+    if (context == nullptr) {
+      check_driver(functions().retain_primary(&context, number(device)));
+      place = context;
+    }
+    return context;
+  }
+
+ private:
+  struct table {
+    CUresult (*get_current)(CUcontext*);
+    CUresult (*set_current)(CUcontext);
+    CUresult (*retain_primary)(CUcontext*, CUdevice);
+  };
+
+  /// Codes are the same numbers in both interfaces.
+  static void check_driver(CUresult code) { check(static_cast<cudaError_t>(code)); }
+  template <class Function>
+  static void find(char const* name, Function*& found) {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult state{};
+    check(cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &state));
+    check(state == cudaDriverEntryPointSuccess ? cudaSuccess : cudaErrorInsufficientDriver);
+    found = reinterpret_cast<Function*>(address);
+  }
+  static table const& functions() {
+    static table const all = [] {
+      table found{};
+      CUresult (*initialise)(unsigned) = nullptr;
+      find("cuInit", initialise);
+      check_driver(initialise(0));
+      find("cuCtxGetCurrent", found.get_current);
+      find("cuCtxSetCurrent", found.set_current);
+      find("cuDevicePrimaryCtxRetain", found.retain_primary);
+      return found;
+    }();
+    return all;
+  }
+};
+
+}  // namespace cuda_detail
+
+/// Makes a device the calling thread's current one, until the end of the scope. Touches no other device.
 class [[nodiscard]] cuda::device_guard {
  public:
-  explicit device_guard(device_id device) {
-    check(cudaGetDevice(&before_));
-    if (before_ != number(device)) {
-      check(cudaSetDevice(number(device)));
+  explicit device_guard(device_id device) : before_(cuda_detail::contexts::current()) {
+    if (CUcontext const wanted = cuda_detail::contexts::primary(device); wanted != before_) {
+      cuda_detail::contexts::make_current(wanted);
       changed_ = true;
     }
   }
@@ -125,12 +211,15 @@ class [[nodiscard]] cuda::device_guard {
   device_guard& operator=(device_guard const&) = delete;
   ~device_guard() {
     if (changed_) {
-      static_cast<void>(cudaSetDevice(before_));
+      try {
+        cuda_detail::contexts::make_current(before_);
+      } catch (cuda_error const&) {  // a context that is gone
+      }
     }
   }
 
  private:
-  int before_ = 0;
+  CUcontext before_;
   bool changed_ = false;
 };
 
@@ -311,6 +400,8 @@ class cuda::device {
              std::to_string(device_count()));
     }
     expects(options.timeout_seconds > 0, "cuda::options: timeout_seconds must be above 0");
+    expects(options.allocator == nullptr || (options.allocator->allocate && options.allocator->free),
+            "cuda::options: an allocator needs both allocate and free");
   }
   device(device const&) = delete;  // replicas know its address
   device& operator=(device const&) = delete;
@@ -321,17 +412,24 @@ class cuda::device {
   /// Makes this device the calling thread's current one, until the end of the guard.
   [[nodiscard]] device_guard activate() const { return device_guard{id_}; }
 
-  /// `bytes` >= 0 bytes of plain device memory (cudaMalloc), accounted under `use`. Throws out_of_memory.
+  /// `bytes` >= 0 bytes of plain device memory (cudaMalloc, or what `options::allocator` gives), accounted under `use`. Throws
+  /// out_of_memory.
   [[nodiscard]] buffer allocate(std::size_t bytes, memory_use use) {
     device_guard const current{id_};
+    std::size_t const wanted = (std::max)(bytes, std::size_t{1});
     void* memory = nullptr;
-    cudaError_t const code = cudaMalloc(&memory, (std::max)(bytes, std::size_t{1}));
-    if (code == cudaErrorMemoryAllocation) {
+    if (options_.allocator != nullptr) {
+      memory = options_.allocator->allocate(wanted);
+    } else if (cudaError_t const code = cudaMalloc(&memory, wanted); code == cudaErrorMemoryAllocation) {
       static_cast<void>(cudaGetLastError());
+      memory = nullptr;
+    } else {
+      check(code);
+    }
+    if (memory == nullptr) {
       throw out_of_memory(id_, bytes, std::string{name_of(use)});
     }
-    check(code);
-    return {memory, account_, use, bytes};
+    return {memory, account_, use, bytes, give_back{options_.allocator}};
   }
   /// `bytes` >= 0 bytes of host memory that this GPU reads and writes too; not in the books, which are the device's. Throws
   /// out_of_memory.
@@ -351,6 +449,29 @@ class cuda::device {
     cudaPointerAttributes known{};
     check(cudaPointerGetAttributes(&known, memory));
     return known.type == cudaMemoryTypeManaged || (known.type == cudaMemoryTypeDevice && known.device == number(id_));
+  }
+  /// Where `memory` lies, in words.
+  [[nodiscard]] static std::string whereabouts(void const* memory) {
+    cudaPointerAttributes known{};
+    check(cudaPointerGetAttributes(&known, memory));
+    return known.type == cudaMemoryTypeDevice ? std::string("on GPU ") + std::to_string(known.device) : "in host memory";
+  }
+  /// What other tools call this GPU, which may number it differently: model, UUID and PCI address, as in
+  /// "NVIDIA H200, GPU-1b2c3d4e-0000-1111-2222-333344445555, 0000:1B:00.0".
+  [[nodiscard]] std::string name() const {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, number(id_)));
+    char pci_address[32]{};
+    check(cudaDeviceGetPCIBusId(pci_address, sizeof pci_address, number(id_)));
+    std::string text = std::string(properties.name) + ", GPU";
+    for (std::size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+      constexpr char digits[] = "0123456789abcdef";
+      auto const byte = static_cast<unsigned char>(properties.uuid.bytes[i]);
+      text += i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+      text += digits[byte / 16];
+      text += digits[byte % 16];
+    }
+    return text + ", " + pci_address;
   }
   [[nodiscard]] memory_usage memory() const noexcept { return account_->usage(); }
   /// The books, for memory that a model allocates by itself.

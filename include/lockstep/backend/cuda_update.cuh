@@ -30,7 +30,12 @@ inline constexpr unsigned update_elements = 4 * update_threads;  // of a block, 
 
 /// Blocks that a multiprocessor is to hold at once: as many as registers allow without spilling.
 template <std::size_t Slots>
-inline constexpr int update_blocks = Slots <= 2 ? 6 : 4;
+inline constexpr int update_blocks =
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    4;  // those before hold 1,024 threads
+#else
+    Slots <= 2 ? 6 : 4;
+#endif
 
 /// What one block updates: a stretch of one segment.
 template <std::size_t Slots>
@@ -85,7 +90,6 @@ struct update_four {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       weights[j] = 0;
-      gradient[j] = 0;
 #pragma unroll
       for (std::size_t s = 0; s != Slots; ++s) {
         slots[s][j] = 0;
@@ -99,44 +103,50 @@ struct update_four {
     to[3] = from.w;
   }
 
-  /// Reads the four; 0 stands for those that lie beyond the chunk. Gradients and slots are not used again soon, and leave the
-  /// cache first (.cs); weights stay as long as anything else (.cg).
-  __device__ void load(update_chunk<Slots> const& chunk) {
+  /// Reads weights and slots of the four; 0 stands for those that lie beyond the chunk.
+  __device__ void load_state(update_chunk<Slots> const& chunk) {
     if (whole) {
       assign(weights, __ldcg(reinterpret_cast<float4 const*>(chunk.weights + first)));
 #pragma unroll
       for (std::size_t s = 0; s != Slots; ++s) {
         assign(slots[s], __ldcg(reinterpret_cast<float4 const*>(chunk.slots[s] + first)));
       }
+    } else if (!beyond(chunk)) {
+      clear();
+      for_each(chunk, [&](int j, int i) {
+        weights[j] = __ldcg(chunk.weights + i);
+#pragma unroll
+        for (std::size_t s = 0; s != Slots; ++s) {
+          slots[s][j] = __ldcg(chunk.slots[s] + i);
+        }
+      });
+    }
+  }
+  /// Reads the gradients of the four, of this rank or of another: `from` is where those of the chunk begin there.
+  __device__ void load_gradient(update_chunk<Slots> const& chunk, void const* from) {
+    if (whole) {
       if (chunk.gradient_type == element_type::f32) {
-        uint4 const read = __ldcg(reinterpret_cast<uint4 const*>(static_cast<float const*>(chunk.gradient) + first));
+        uint4 const read = __ldcg(reinterpret_cast<uint4 const*>(static_cast<float const*>(from) + first));
         gradient[0] = read.x;
         gradient[1] = read.y;
         gradient[2] = read.z;
         gradient[3] = read.w;
       } else {
-        uint2 const read = __ldcg(reinterpret_cast<uint2 const*>(static_cast<std::uint16_t const*>(chunk.gradient) + first));
+        uint2 const read = __ldcg(reinterpret_cast<uint2 const*>(static_cast<std::uint16_t const*>(from) + first));
         gradient[0] = read.x;
         gradient[1] = read.y;
       }
       return;
     }
-    if (beyond(chunk)) {
-      return;
-    }
-    clear();
-    for_each(chunk, [&](int j, int i) {
-      weights[j] = __ldcg(chunk.weights + i);
 #pragma unroll
-      for (std::size_t s = 0; s != Slots; ++s) {
-        slots[s][j] = __ldcg(chunk.slots[s] + i);
-      }
-    });
+    for (int j = 0; j < 4; ++j) {
+      gradient[j] = 0;
+    }
     if (chunk.gradient_type == element_type::f32) {
-      for_each(chunk, [&](int j, int i) { gradient[j] = __ldcg(static_cast<std::uint32_t const*>(chunk.gradient) + i); });
+      for_each(chunk, [&](int j, int i) { gradient[j] = __ldcg(static_cast<std::uint32_t const*>(from) + i); });
     } else {
       for_each(chunk, [&](int j, int i) {
-        std::uint32_t const half = __ldcg(static_cast<std::uint16_t const*>(chunk.gradient) + i);
+        std::uint32_t const half = __ldcg(static_cast<std::uint16_t const*>(from) + i);
         gradient[j / 2] |= half << (16 * (j % 2));
       });
     }
@@ -157,16 +167,18 @@ struct update_four {
     }
   }
 
+  __device__ void widen(element_type gradient_type, float (&to)[4]) const {
+    switch (gradient_type) {
+      case element_type::f16: return widen<float16>(to);
+      case element_type::bf16: return widen<bfloat16>(to);
+      default: widen<float>(to);
+    }
+  }
+
   /// One call of the optimizer for each. Each gradient is rounded behind its factor, so that all uses of it see one number.
   template <class Optimizer, std::size_t... S>
-  __device__ void advance(element_type gradient_type, float factor, Optimizer const& optimizer,
+  __device__ void advance(float const (&gradients)[4], float factor, Optimizer const& optimizer,
                           prepared_type<Optimizer> const& prepared, std::index_sequence<S...>) {
-    float gradients[4];
-    switch (gradient_type) {
-      case element_type::f16: widen<float16>(gradients); break;
-      case element_type::bf16: widen<bfloat16>(gradients); break;
-      default: widen<float>(gradients);
-    }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       float const g = __fmul_rn(gradients[j], factor);
@@ -186,28 +198,48 @@ struct update_four {
   /// Writes those that lie within the chunk.
   __device__ void store(update_chunk<Slots> const& chunk) const {
     if (whole) {
-      __stcg(reinterpret_cast<float4*>(chunk.weights + first), float4{weights[0], weights[1], weights[2], weights[3]});
 #pragma unroll
       for (std::size_t s = 0; s != Slots; ++s) {
         __stcg(reinterpret_cast<float4*>(chunk.slots[s] + first), float4{slots[s][0], slots[s][1], slots[s][2], slots[s][3]});
       }
-      if (chunk.values != nullptr) {
-        __stcg(reinterpret_cast<ushort4*>(static_cast<std::uint16_t*>(chunk.values) + first),
-               ushort4{narrowed(0, chunk.value_type), narrowed(1, chunk.value_type), narrowed(2, chunk.value_type),
-                       narrowed(3, chunk.value_type)});
-      }
-      return;
-    }
-    for_each(chunk, [&](int j, int i) {
-      __stcg(chunk.weights + i, weights[j]);
+    } else {
+      for_each(chunk, [&](int j, int i) {
 #pragma unroll
-      for (std::size_t s = 0; s != Slots; ++s) {
-        __stcg(chunk.slots[s] + i, slots[s][j]);
-      }
-      if (chunk.values != nullptr) {
-        __stcg(static_cast<std::uint16_t*>(chunk.values) + i, narrowed(j, chunk.value_type));
-      }
-    });
+        for (std::size_t s = 0; s != Slots; ++s) {
+          __stcg(chunk.slots[s] + i, slots[s][j]);
+        }
+      });
+    }
+    store_weights(chunk, chunk.weights);
+    if (chunk.values != nullptr) {
+      store_narrowed(chunk, chunk.values);
+    }
+  }
+  /// Writes the values, of the parameter's own type, to where those of the chunk begin on some rank.
+  __device__ void store_values(update_chunk<Slots> const& chunk, void* to) const {
+    if (chunk.values != nullptr) {
+      store_narrowed(chunk, to);
+    } else {
+      store_weights(chunk, static_cast<float*>(to));
+    }
+  }
+
+ private:
+  __device__ void store_weights(update_chunk<Slots> const& chunk, float* to) const {
+    if (whole) {
+      __stcg(reinterpret_cast<float4*>(to + first), float4{weights[0], weights[1], weights[2], weights[3]});
+    } else {
+      for_each(chunk, [&](int j, int i) { __stcg(to + i, weights[j]); });
+    }
+  }
+  __device__ void store_narrowed(update_chunk<Slots> const& chunk, void* to) const {
+    auto* const values = static_cast<std::uint16_t*>(to);
+    if (whole) {
+      __stcg(reinterpret_cast<ushort4*>(values + first), ushort4{narrowed(0, chunk.value_type), narrowed(1, chunk.value_type),
+                                                                 narrowed(2, chunk.value_type), narrowed(3, chunk.value_type)});
+    } else {
+      for_each(chunk, [&](int j, int i) { __stcg(values + i, narrowed(j, chunk.value_type)); });
+    }
   }
 };
 
@@ -245,7 +277,8 @@ __global__ void __launch_bounds__(update_threads, update_blocks<slot_count<Optim
            prepared_type<Optimizer> const* prepared, step_sums const* sums, double const* uses) {
   update_chunk<slot_count<Optimizer>> const chunk = read_chunk(chunks + blockIdx.x);
   update_four<slot_count<Optimizer>> mine{chunk};
-  mine.load(chunk);  // before the rest is looked at, which seldom says that it was in vain
+  mine.load_state(chunk);
+  mine.load_gradient(chunk, chunk.gradient);  // before the rest is looked at, which seldom says that it was in vain
   step_sums const step = read_sums(sums);
   if (step.skipped() || (uses != nullptr && uses[chunk.parameter] == 0) || mine.beyond(chunk)) {
     return;
@@ -253,8 +286,75 @@ __global__ void __launch_bounds__(update_threads, update_blocks<slot_count<Optim
   float const factor = step.factor();
   Optimizer const optimizer = optimizers[chunk.group];
   prepared_type<Optimizer> const ready = prepared[chunk.group];
-  mine.advance(chunk.gradient_type, factor, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
+  float gradients[4];
+  mine.widen(chunk.gradient_type, gradients);
+  mine.advance(gradients, factor, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
   mine.store(chunk);
+}
+
+/// The parameters of every rank as each other rank reaches them: `of(rank, p)`.
+struct update_peers {
+  peer_parameter const* all;
+  std::uint32_t parameters;
+  int rank;
+  int size;
+  std::uint32_t const* stopped;  // nothing is done where it is not 0
+
+  [[nodiscard]] __device__ peer_parameter of(int peer, std::uint32_t parameter) const {
+    return all[static_cast<std::size_t>(peer) * parameters + parameter];
+  }
+};
+
+/// The same as `update`, from the sum of the gradients of all ranks, rank 0's first, and with the new values written to all.
+/// Every rank has met the others since its gradients were written; after all have met again, the values may be read.
+template <class Optimizer>
+__global__ void __launch_bounds__(update_threads)
+    update_shared(update_chunk<slot_count<Optimizer>> const* chunks, Optimizer const* optimizers,
+                  prepared_type<Optimizer> const* prepared, update_peers const peers) {
+  constexpr int at_once = 3;  // peers whose gradients are on their way together
+  update_chunk<slot_count<Optimizer>> const chunk = read_chunk(chunks + blockIdx.x);
+  update_four<slot_count<Optimizer>> mine{chunk};
+  if (mine.beyond(chunk) || *peers.stopped != 0) {
+    return;
+  }
+  peer_parameter const own = peers.of(peers.rank, chunk.parameter);
+  auto const gradient_at = static_cast<std::byte const*>(chunk.gradient) - static_cast<std::byte const*>(own.gradient);
+  void* const value = chunk.values != nullptr ? chunk.values : chunk.weights;
+  auto const value_at = static_cast<std::byte*>(value) - static_cast<std::byte*>(own.value);
+  float sum[4] = {};
+  update_four<slot_count<Optimizer>> theirs[at_once] = {mine, mine, mine};
+  for (int first = 0; first < peers.size; first += at_once) {
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      if (first + i < peers.size) {
+        auto const* const begin = static_cast<std::byte const*>(peers.of(first + i, chunk.parameter).gradient);
+        theirs[i].load_gradient(chunk, begin + gradient_at);
+      }
+    }
+    if (first == 0) {
+      mine.load_state(chunk);
+    }
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      if (first + i < peers.size) {
+        float gradients[4];
+        theirs[i].widen(chunk.gradient_type, gradients);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          sum[j] = first + i == 0 ? gradients[j] : sum[j] + gradients[j];
+        }
+      }
+    }
+  }
+  Optimizer const optimizer = optimizers[chunk.group];
+  prepared_type<Optimizer> const ready = prepared[chunk.group];
+  mine.advance(sum, 1.0F, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
+  mine.store(chunk);
+  for (int peer = 0; peer < peers.size; ++peer) {
+    if (peer != peers.rank) {
+      mine.store_values(chunk, static_cast<std::byte*>(peers.of(peer, chunk.parameter).value) + value_at);
+    }
+  }
 }
 
 /// One block a chunk.
@@ -354,6 +454,30 @@ class elementwise_update<Backend, Optimizer> {
     }
   }
 
+  /// Where ranks reach each other's memory: `peers` has the parameters of every rank, `parameters` each, rank after rank.
+  void share(typename Backend::device& device, std::span<peer_parameter const> peers, int rank, int size) {
+    peers_ = device.allocate(peers.size_bytes(), memory_use::staging);
+    Backend::copy(device.stream(), peers_.data(), peers.data(), peers.size_bytes());
+    device.stream().synchronize();
+    view_ = {peers_.template as<peer_parameter>(), static_cast<std::uint32_t>(peers.size() / static_cast<std::size_t>(size)),
+             rank, size, nullptr};
+  }
+
+  /// Updates the segments of these buckets from the gradients of all ranks, and writes the new values to all of them. Between
+  /// two meetings of the ranks. Does nothing where `*stopped` is not 0. Requires: `share` and `prepare` came before.
+  void run_shared(cuda::stream_ref stream, plan::range buckets, std::uint32_t const* stopped) const {
+    std::size_t const first = first_of(buckets.first);
+    if (std::size_t const last = first_of(buckets.end()); first < last) {
+      cuda_detail::update_peers view = view_;
+      view.stopped = stopped;
+      cuda_detail::update_shared<Optimizer>
+          <<<static_cast<unsigned>(last - first), cuda_detail::update_threads, 0, stream.get()>>>(
+              chunks_.template as<chunk>() + first, optimizers_.template as<Optimizer>(),
+              prepared_.template as<prepared_type<Optimizer>>(), view);
+      check(cudaGetLastError());
+    }
+  }
+
   /// Updates the segments of these buckets. Requires: `prepare` came before.
   void run(cuda::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) const {
     std::size_t const first = first_of(buckets.first);
@@ -377,7 +501,7 @@ class elementwise_update<Backend, Optimizer> {
 
   static void cut(segment const& whole, std::vector<chunk>& chunks) {
     std::uint8_t const lead = behind_four(whole.value, size_of(whole.value_type));
-    bool alike = behind_four(whole.gradient, size_of(whole.gradient_type)) == lead;
+    bool alike = whole.peers_alike && behind_four(whole.gradient, size_of(whole.gradient_type)) == lead;
     alike = alike && (whole.master == nullptr || behind_four(whole.master, sizeof(float)) == lead);
     for (std::size_t slot = 0; slot != slots; ++slot) {
       alike = alike && behind_four(whole.slots[slot], sizeof(float)) == lead;
@@ -407,8 +531,10 @@ class elementwise_update<Backend, Optimizer> {
   typename Backend::buffer chunks_;
   typename Backend::buffer optimizers_;  // one a group
   typename Backend::buffer prepared_;    // one a group
-  std::vector<std::size_t> firsts_;      // by bucket: its first chunk; at the end, how many chunks there are
-  bool narrow_ = false;                  // there are masters
+  typename Backend::buffer peers_;       // of view_
+  cuda_detail::update_peers view_{};
+  std::vector<std::size_t> firsts_;  // by bucket: its first chunk; at the end, how many chunks there are
+  bool narrow_ = false;              // there are masters
 };
 
 }  // namespace lockstep

@@ -113,6 +113,12 @@ class basic_direct_communicator {
     enqueue({.which = comm_detail::collective::all_gather, .data = data}, stream);
   }
 
+  /// Collective: what every rank enqueued on its stream before is done, and seen by what any enqueues on its own behind.
+  /// Enqueues one kernel of one block.
+  void meet(stream_ref stream) { group().meet(rank_, stream.get()); }
+  /// In device memory of this rank: not 0 once one of its kernels has given up waiting.
+  [[nodiscard]] std::uint32_t const* stopped() const { return group().stopped(rank_); }
+
   /// Call before the launch of a graph that holds collectives of this communicator: then a rank that does not launch it in time
   /// is named by its calls. Nothing else depends on it. Throws like a collective.
   void replay() { group().replay(rank_); }

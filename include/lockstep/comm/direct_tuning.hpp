@@ -22,6 +22,7 @@ namespace lockstep {
 /// 1 KiB * packet_warps * packet_rounds * (words_blocks + lines_blocks) + bulk_blocks * depth * (chunk_bytes + 128).
 struct direct_tuning {
   std::size_t words_up_to_bytes = std::size_t{48} << 10;
+  /// Lines travel between GPUs that are linked by NVLink only.
   std::size_t lines_up_to_bytes = std::size_t{2} << 20;
   std::size_t one_shot_up_to_bytes = std::size_t{8} << 20;
 

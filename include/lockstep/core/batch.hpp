@@ -147,7 +147,8 @@ template <class... Views>
 inline constexpr bool elements_are_views<std::tuple<Views...>> = ((is_replicated<Views>::value ||
                                                                    std::invocable<sample_count_fn const&, Views const&>)&&...);
 
-// Whether two batches are views of the same memory. One that can't be compared is the same as none.
+// Whether two batches are views of the same memory; without samples, it does not matter which. One that can't be compared is
+// the same as none.
 template <class T>
 constexpr bool same(T const& a, T const& b) {
   if constexpr (requires {
@@ -160,11 +161,11 @@ constexpr bool same(T const& a, T const& b) {
 }
 template <class T, std::size_t Extent>
 constexpr bool same(std::span<T, Extent> a, std::span<T, Extent> b) {
-  return a.data() == b.data() && a.size() == b.size();
+  return a.size() == b.size() && (a.empty() || a.data() == b.data());
 }
 template <class T>
 constexpr bool same(sample_view<T> a, sample_view<T> b) {
-  return a.data() == b.data() && a.count() == b.count() && a.width() == b.width();
+  return a.count() == b.count() && (a.count() == 0 || (a.data() == b.data() && a.width() == b.width()));
 }
 template <class T>
 constexpr bool same(replicated<T> const& a, replicated<T> const& b) {

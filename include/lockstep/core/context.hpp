@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <variant>
 
 namespace lockstep {
@@ -155,6 +156,19 @@ template <class Device>
   } else {
     return std::monostate{};
   }
+}
+
+/// "rank 2 (device 1)", and behind the number what other tools call the device, where it knows that. For messages.
+template <class Device>
+[[nodiscard]] std::string place_of(rank_id rank, Device const& device) {
+  std::string text = std::string("rank ") + std::to_string(number(rank)) + " (device " + std::to_string(number(device.id()));
+  if constexpr (requires { device.name(); }) {
+    try {
+      text += ", " + device.name();
+    } catch (error const&) {  // a device that is lost does not say
+    }
+  }
+  return text + ")";
 }
 
 /// What a model's factory is given: the device that its replica will live on.

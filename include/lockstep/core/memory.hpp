@@ -72,15 +72,16 @@ class memory_account {
   std::atomic<std::size_t> peak_{0};
 };
 
-/// Memory of a device, uninitialised, in the books until it is given back by `Free`, a function object. Owns it; may outlive
+/// Memory of a device, uninitialised, in the books until it is given back by a `Free`, a function object. Owns it; may outlive
 /// the device.
 template <class Free>
 class accounted_buffer {
  public:
   accounted_buffer() noexcept = default;
   /// Takes over `bytes` bytes from `memory`, and enters them where there is an account.
-  accounted_buffer(void* memory, std::shared_ptr<memory_account> account, memory_use use, std::size_t bytes) noexcept
-      : memory_(memory, release{std::move(account), use, bytes}) {
+  accounted_buffer(void* memory, std::shared_ptr<memory_account> account, memory_use use, std::size_t bytes,
+                   Free give_back = {}) noexcept
+      : memory_(memory, release{std::move(account), use, bytes, std::move(give_back)}) {
     if (auto const& books = memory_.get_deleter().account; books != nullptr) {
       books->add(use, bytes);
     }
@@ -99,9 +100,10 @@ class accounted_buffer {
     std::shared_ptr<memory_account> account;
     memory_use use = memory_use::other;
     std::size_t bytes = 0;
+    Free give_back{};
 
     void operator()(void* memory) const noexcept {
-      Free{}(memory);
+      give_back(memory);
       if (account != nullptr) {
         account->remove(use, bytes);
       }

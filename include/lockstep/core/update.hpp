@@ -55,6 +55,14 @@ struct update_segment {
   std::size_t parameter = 0;
   /// The bucket that its gradients travel in.
   std::size_t bucket = 0;
+  /// Where other ranks' memory is accessed too: it lies there as far behind an address divisible by 16 as it does here.
+  bool peers_alike = true;
+};
+
+/// Where some rank keeps a parameter, for those that reach its memory.
+struct peer_parameter {
+  void const* gradient = nullptr;
+  void* value = nullptr;
 };
 
 /// What `prepare` is told: the rate is the optimizer's own member where it has one.
@@ -75,6 +83,8 @@ template <class Optimizer>
 /// - `run(stream, plan::range buckets, step_sums const* sums, double const* uses)`, which updates the segments of these
 ///   buckets. Where `sums` is null, the gradient factor is 1 and nothing is left out; where `uses` is null every parameter
 ///   takes part, else those with a use count other than 0.
+/// One whose ranks may reach each other's memory also has `share(device, peers, rank, size)`, and `run_shared(stream, buckets,
+/// stopped)`, which adds up the gradients of all ranks, updates, and writes the values to all, in one pass.
 /// All pointers are to device memory; all of it may be recorded in a graph, but for `set`, which comes before the graph runs.
 template <class Backend, class Optimizer>
 class elementwise_update;

@@ -40,6 +40,7 @@ struct direct_world {
   direct_layout layout;
   std::byte* windows[most_peers] = {};
   direct_signals* signals = nullptr;
+  bool rereads_lines = false;  // where a line may be seen before all of it has come
   std::uint64_t timeout_ns = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <lockstep/backend/cuda.cuh>
 #include <lockstep/comm/detail/direct_device.cuh>
 #include <lockstep/comm/detail/direct_kernels.cuh>
+#include <lockstep/comm/detail/direct_meeting.cuh>
 #include <lockstep/comm/detail/direct_memory.cuh>
 #include <lockstep/comm/detail/direct_plan.hpp>
 #include <lockstep/comm/detail/direct_probe.cuh>
@@ -122,6 +123,22 @@ class direct_group {
     members_[rank].bytes_moved += moved(call);
   }
 
+  void meet(std::size_t rank, cudaStream_t stream) {
+    noted_call call;
+    call.is_meeting = true;
+    calls_.check_alive(rank, [&] { return to_string(call); });
+    if (size() > 1) {
+      post(rank, call);
+      device_guard const current{members_[rank].gpu};
+      meet_peers<><<<1, most_peers, 0, stream>>>(members_[rank].world);
+      lockstep::check(cudaGetLastError());
+    }
+  }
+
+  [[nodiscard]] std::uint32_t const* stopped(std::size_t rank) const noexcept {
+    return &static_cast<direct_header const*>(members_[rank].window.data())->stopped;
+  }
+
   void replay(std::size_t rank) {
     noted_call call;
     call.is_replay = true;
@@ -173,14 +190,17 @@ class direct_group {
                              std::string("direct: ") + calls_.name(first) + " and " + calls_.name(second) + ": " + reason);
   }
 
-  /// Lets every GPU reach the memory of every other.
-  void connect() const {
+  /// Lets every GPU reach the memory of every other. Lines are left out over links without atomic operations, which may bring
+  /// them in pieces. Ranks that share a GPU, as in tests, read them twice.
+  void connect() {
+    bool brings_lines = true;
     for (std::size_t a = 0; a < members_.size(); ++a) {
       device_guard const current{members_[a].gpu};
       for (std::size_t b = 0; b < members_.size(); ++b) {
         int const own = number(members_[a].gpu);
         int const peer = number(members_[b].gpu);
         if (own == peer) {
+          rereads_lines_ = rereads_lines_ || a != b;
           continue;
         }
         int can = 0;
@@ -195,7 +215,13 @@ class direct_group {
           static_cast<void>(cudaGetLastError());
           unavailable(a, b, std::string("peer access: ") + cudaGetErrorString(code));
         }
+        int atomics = 0;
+        lockstep::check(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, own, peer));
+        brings_lines = brings_lines && atomics != 0;
       }
+    }
+    if (!brings_lines) {
+      tuning_.lines_up_to_bytes = 0;
     }
   }
 
@@ -238,6 +264,7 @@ class direct_group {
       world.size = size();
       world.layout = layout_;
       world.signals = signals();
+      world.rereads_lines = rereads_lines_;
       world.timeout_ns = static_cast<std::uint64_t>(nanoseconds);
       for (std::size_t peer = 0; peer < members_.size(); ++peer) {
         world.windows[peer] = static_cast<std::byte*>(members_[peer].window.data());
@@ -259,6 +286,8 @@ class direct_group {
         kernel<<<1, 32, 0, opened[rank]->stream().get()>>>(world, call);
         lockstep::check(cudaGetLastError());
       });
+      meet_peers<><<<1, most_peers, 0, opened[rank]->stream().get()>>>(world);
+      lockstep::check(cudaGetLastError());
       probe_peers<><<<1, probe_threads, 0, opened[rank]->stream().get()>>>(world, 0);
       lockstep::check(cudaGetLastError());
     }
@@ -384,7 +413,7 @@ class direct_group {
                      calls_.seconds() + ", where " + calls_.name(waited) + " waited for it";
     }
     if (!abort(found.reason)) {
-      throw stopped("waiting", rank_id{static_cast<int>(rank)}, abort_reason());
+      throw comm_detail::stopped("waiting", rank_id{static_cast<int>(rank)}, abort_reason());
     }
     throw timeout_error(found.missing, found.reason);
   }
@@ -404,6 +433,7 @@ class direct_group {
   using device_guard = cuda::device_guard;
 
   direct_tuning tuning_;
+  bool rereads_lines_ = false;
   direct_layout layout_;
   std::vector<member> members_;
   typename Backend::pinned_buffer signals_;

@@ -19,6 +19,12 @@ inline constexpr unsigned whole_warp = 0xffffffffU;
 inline constexpr unsigned most_packet_threads = 512;
 inline constexpr unsigned most_movers = 16;  // warps of a block that move chunks
 inline constexpr unsigned most_bulk_threads = 32 * (most_movers + 2);
+inline constexpr int bulk_blocks_at_once =
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    1;  // those before hold 1,024 threads
+#else
+    2;
+#endif
 
 // ---- memory of any alignment ---------------------------------------------------------------------------------------------
 
@@ -79,6 +85,7 @@ struct words_format {
   }
   __device__ static void open(entry const& seen, std::uint64_t (&data)[1]) { data[0] = word_of(seen); }
   __device__ static bool agree(bool complete) { return complete; }
+  static constexpr bool may_come_in_parts = false;
 };
 
 /// A warp's packet is 512 bytes in an inbox, four lines of 128, each written and read by eight lanes at once; the last eight
@@ -121,6 +128,7 @@ struct lines_format {
     data[1] = seen.words[1];
   }
   __device__ static bool agree(bool complete) { return __all_sync(whole_warp, complete) != 0; }
+  static constexpr bool may_come_in_parts = true;
 };
 
 /// Waits for a word that comes by itself.
@@ -218,9 +226,14 @@ class packet_lane {
   }
   __device__ bool is_complete(entry const& seen) const { return Format::is_complete(seen, epoch_, lane_); }
   __device__ bool agree(bool complete) const { return Format::agree(complete); }
-  __device__ piece open(entry const& seen) const {
+  /// What a complete entry holds.
+  __device__ piece open(entry const& seen, int source, std::uint32_t round) const {
     piece opened;
-    Format::open(seen, opened.words);
+    if (Format::may_come_in_parts && world_.rereads_lines) {
+      Format::open(peek(source, round), opened.words);
+    } else {
+      Format::open(seen, opened.words);
+    }
     return opened;
   }
   /// Where ranks may get no data from each other, a thread a peer sees to it that they have begun.
@@ -710,19 +723,19 @@ __device__ void run_bulk(direct_world const& world, direct_call const& call, Ari
 }
 
 template <class T>
-__global__ void __launch_bounds__(most_bulk_threads, 2)
+__global__ void __launch_bounds__(most_bulk_threads, bulk_blocks_at_once)
     sum_bulk(direct_world const __grid_constant__ world, direct_call const __grid_constant__ call) {
   run_bulk<false>(world, call, sum_in_words<T>{});
 }
 
 template <class = void>
-__global__ void __launch_bounds__(most_bulk_threads, 2)
+__global__ void __launch_bounds__(most_bulk_threads, bulk_blocks_at_once)
     reduce_any_bulk(direct_world const __grid_constant__ world, direct_call const __grid_constant__ call) {
   run_bulk<false>(world, call, any_in_words{call.type, call.how});
 }
 
 template <class = void>
-__global__ void __launch_bounds__(most_bulk_threads, 2)
+__global__ void __launch_bounds__(most_bulk_threads, bulk_blocks_at_once)
     copy_all_bulk(direct_world const __grid_constant__ world, direct_call const __grid_constant__ call) {
   run_bulk<true>(world, call, sum_in_words<float>{});
 }

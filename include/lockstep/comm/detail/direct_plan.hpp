@@ -22,7 +22,7 @@ inline constexpr int most_peers = 16;  // ranks of one group
 /// other only. Everything in a channel counts up, and nothing is reset.
 struct direct_layout {
   /// Of one channel. `of` is the sender of what lies there.
-  static constexpr std::size_t header_bytes = 128;
+  static constexpr std::size_t header_bytes = 256;
   static constexpr std::size_t channel_bytes = 1024;
 
   std::uint32_t channels = 0;
@@ -40,6 +40,11 @@ struct direct_layout {
   std::uint64_t bulk_at = 0;
   std::uint64_t bytes = 0;
 
+  /// In the header: how many meetings this rank has had, and which one `of` has come to last.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE static constexpr std::uint64_t meetings() noexcept { return 64; }
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE static constexpr std::uint64_t meeting_flag(int of) noexcept {
+    return 128 + 8U * static_cast<unsigned>(of);
+  }
   /// {collectives begun and done, chunks of all of them}: read and written by the owner alone.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr std::uint64_t record(std::uint32_t channel) const noexcept {
     return header_bytes + channel_bytes * channel;

@@ -44,7 +44,7 @@ LOCKSTEP_HOST_DEVICE bool combine_pieces(Lane& lane, std::uint32_t round, Arithm
       }
       entries[0] = lane.peek(1 - me, round);
     }
-    typename Lane::piece const other = lane.open(entries[0]);
+    typename Lane::piece const other = lane.open(entries[0], 1 - me, round);
     arithmetic.begin(sum, me == 0 ? own.words : other.words);
     arithmetic.add(sum, me == 0 ? other.words : own.words);
     arithmetic.end(sum, result.words);
@@ -69,7 +69,7 @@ LOCKSTEP_HOST_DEVICE bool combine_pieces(Lane& lane, std::uint32_t round, Arithm
     }
     for (int i = 0; i < batch; ++i) {
       if (first + i < size) {
-        typename Lane::piece const next = first + i == me ? own : lane.open(entries[i]);
+        typename Lane::piece const next = first + i == me ? own : lane.open(entries[i], first + i, round);
         if (first + i == 0) {
           arithmetic.begin(sum, next.words);
         } else {
@@ -174,7 +174,7 @@ LOCKSTEP_HOST_DEVICE bool copy_packets(Lane& lane, direct_call const& call) {
         }
         entries[0] = lane.peek(source, round);
       }
-      lane.store(share.first, at, share.count, lane.open(entries[0]));
+      lane.store(share.first, at, share.count, lane.open(entries[0], source, round));
     }
   }
   return lane.await_arrivals();

@@ -37,18 +37,20 @@ class patience {
   int polls_ = 0;
 };
 
-/// What ranks compare: a collective, or the launch of a graph that holds some.
+/// What ranks compare: a collective, the launch of a graph that holds some, or a meeting.
 struct noted_call {
   request wanted{};
   bool is_replay = false;
+  bool is_meeting = false;
 
   [[nodiscard]] friend constexpr bool agree(noted_call const& a, noted_call const& b) noexcept {
-    return a.is_replay == b.is_replay && (a.is_replay || agree(a.wanted, b.wanted));
+    return a.is_replay == b.is_replay && a.is_meeting == b.is_meeting &&
+           (a.is_replay || a.is_meeting || agree(a.wanted, b.wanted));
   }
 };
 
 [[nodiscard]] inline std::string to_string(noted_call const& call) {
-  return call.is_replay ? "the replay of a graph" : to_string(call.wanted);
+  return call.is_replay ? "the replay of a graph" : call.is_meeting ? "a meeting" : to_string(call.wanted);
 }
 
 /// The calls of those ranks of a group that live in this process, and the end of the group. Thread safety: every call may run
