@@ -624,6 +624,43 @@ void refuses_bad_arguments(int ranks) {
   CHECK_THROWS_AS(making(ids, 0), lockstep::usage_error);
 }
 
+/// Peers may not reach the memory of a pool: where they would write to it, it is refused; where they would not, it serves.
+template <class Backend>
+void refuses_memory_of_a_pool(int ranks) {
+  constexpr std::size_t count = 5000;
+  place<Backend> const where{ranks, 64};
+  std::vector<void*> pooled(static_cast<std::size_t>(ranks));
+  for (std::size_t rank = 0; rank < pooled.size(); ++rank) {
+    auto const current = where.devices[rank]->activate();
+    lockstep::check(cudaMallocAsync(&pooled[rank], count * sizeof(float), where.stream(rank).get()));
+    Backend::zero(where.stream(rank), pooled[rank], count * sizeof(float));
+    where.stream(rank).synchronize();
+  }
+  direct_tuning two_shots;
+  two_shots.words_up_to_bytes = two_shots.lines_up_to_bytes = two_shots.one_shot_up_to_bytes = 0;
+  auto communicators = create<Backend>(ranks, two_shots);
+  check_no_failure(on_gpus(communicators, where, [&](int rank, auto& one, auto stream, std::byte*) {
+    typed_span const data{pooled[static_cast<std::size_t>(rank)], count, element_type::f32};
+    std::string said;
+    try {
+      one.all_reduce(data, reduction::sum, stream);
+    } catch (lockstep::usage_error const& e) {
+      said = e.what();
+    }
+    if (said.find("must be plain device memory") == std::string::npos) {
+      throw lockstep::error("not refused: " + said);
+    }
+    one.reduce_scatter(data, reduction::sum, stream);
+    one.wait(stream);
+  }));
+  communicators.clear();
+  for (std::size_t rank = 0; rank < pooled.size(); ++rank) {
+    auto const current = where.devices[rank]->activate();
+    lockstep::check(cudaFreeAsync(pooled[rank], where.stream(rank).get()));
+    where.stream(rank).synchronize();
+  }
+}
+
 /// Ranks that differ are told which.
 template <class Backend>
 void names_differing_calls(int ranks) {

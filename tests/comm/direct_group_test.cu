@@ -52,6 +52,10 @@ TEST_CASE("direct, several GPUs: bad arguments are refused, and leave the group 
   direct_cases::refuses_bad_arguments<gpu>(gpus());
 }
 
+TEST_CASE("direct, several GPUs: memory that peers may not reach is refused where they would write to it") {
+  direct_cases::refuses_memory_of_a_pool<gpu>(gpus());
+}
+
 TEST_CASE("direct, several GPUs: ranks that call different things are told which") {
   direct_cases::names_differing_calls<gpu>(gpus());
 }

@@ -61,6 +61,10 @@ TEST_CASE("direct: bad arguments are refused, and leave the group as it was") {
   direct_cases::refuses_bad_arguments<one_gpu>(2);
 }
 
+TEST_CASE("direct: memory that peers may not reach is refused where they would write to it") {
+  direct_cases::refuses_memory_of_a_pool<one_gpu>(2);
+}
+
 TEST_CASE("direct: ranks that call different things are told which") { direct_cases::names_differing_calls<one_gpu>(3); }
 
 TEST_CASE("direct: a rank that never calls is named, and a new group works") {
