@@ -253,7 +253,4 @@ struct communicator_for<nccl, cuda> {
   }
 };
 
-template <>
-struct communicator_for<automatic, cuda> : communicator_for<nccl, cuda> {};
-
 }  // namespace lockstep
