@@ -104,6 +104,18 @@ struct place {
     }
   }
 
+  /// Copies between host and device. Where nothing runs: on a shared GPU, others might wait for what this waits for.
+  void put(std::size_t rank, void const* from, std::size_t bytes) const {
+    auto const current = devices[rank]->activate();
+    lockstep::check(cudaMemcpy(data(rank), from, bytes, cudaMemcpyHostToDevice));
+    lockstep::check(cudaDeviceSynchronize());
+  }
+  void get(std::size_t rank, void* to, std::byte const* from, std::size_t bytes) const {
+    auto const current = devices[rank]->activate();
+    stream(rank).synchronize();
+    lockstep::check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+  }
+
   [[nodiscard]] typename Backend::stream_ref stream(std::size_t rank) const { return devices[rank]->stream(); }
   [[nodiscard]] std::byte* data(std::size_t rank) const { return memory[rank].template as<std::byte>(); }
 
@@ -133,17 +145,19 @@ std::vector<std::exception_ptr> on_gpus(std::vector<communicator<Backend>>& comm
 template <class Backend>
 void check_new_group_works(int ranks) {
   place<Backend> const where{ranks, 4096};
-  std::vector<std::vector<int>> results(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::array const values{rank, 1, 10 * rank};
+    where.put(static_cast<std::size_t>(rank), values.data(), sizeof values);
+  }
+  std::vector<std::vector<int>> results(static_cast<std::size_t>(ranks), std::vector<int>(3));
   auto communicators = create<Backend>(ranks);
-  check_no_failure(on_gpus(communicators, where, [&](int rank, auto& one, auto stream, std::byte* data) {
-    std::vector<int> values{rank, 1, 10 * rank};
-    Backend::copy(stream, data, values.data(), 12);
+  check_no_failure(on_gpus(communicators, where, [&](int, auto& one, auto stream, std::byte* data) {
     one.all_reduce({data, 3, element_type::i32}, reduction::sum, stream);
     one.wait(stream);
-    Backend::copy(stream, values.data(), data, 12);
-    stream.synchronize();
-    results[static_cast<std::size_t>(rank)] = values;
   }));
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    where.get(rank, results[rank].data(), where.data(rank), 12);
+  }
   int const sum = ranks * (ranks - 1) / 2;
   for (std::vector<int> const& result : results) {
     CHECK(result == std::vector<int>{sum, ranks, 10 * sum});
@@ -152,23 +166,35 @@ void check_new_group_works(int ranks) {
 
 // ---- results -------------------------------------------------------------------------------------------------------------
 
-/// Runs examples on all ranks, at places that are the same for all ranks or differ, aligned or not, and checks every result.
+/// Runs examples on all ranks, each in memory of its own, at places within 16 bytes that are the same for all ranks or differ,
+/// and checks every result.
 template <class Backend>
 void check_examples(std::vector<example> const& examples, int ranks, direct_tuning const& tuning, std::mt19937_64& random) {
   constexpr std::size_t margin = conformance::guarded::margin;
-  std::size_t longest = 0;
-  std::vector<std::size_t> shifts;
-  std::vector<std::size_t> spreads;
+  auto const count = static_cast<std::size_t>(ranks);
+  std::vector<std::size_t> begins(1);  // of each example, divisible by 512
+  std::vector<std::vector<std::size_t>> shifts(count);
   for (example const& e : examples) {
-    longest = (std::max)(longest, e.count * size_of(e.type));
-    shifts.push_back(random() % 2 == 0 ? 0 : random() % 16);
-    spreads.push_back(random() % 3 == 0 ? 1 : 0);
+    std::size_t const all = random() % 2 == 0 ? 0 : random() % 16;
+    bool const spread = random() % 3 == 0;
+    for (std::size_t rank = 0; rank < count; ++rank) {
+      shifts[rank].push_back((all + (spread ? rank : 0)) * size_of(e.type));
+    }
+    begins.push_back(begins.back() + (e.count * size_of(e.type) + 2 * margin + 32 * 8 + 511) / 512 * 512);
   }
-  place<Backend> const where{ranks, longest + 2 * margin + 32 * 8};
-  std::vector<std::string> wrong(static_cast<std::size_t>(ranks));
-  std::vector<std::vector<std::byte>> logs(static_cast<std::size_t>(ranks));
+  place<Backend> const where{ranks, begins.back()};
+  std::vector<std::vector<std::byte>> memory(count);
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    memory[rank].resize(begins.back());
+    for (std::size_t i = 0; i < examples.size(); ++i) {
+      std::vector<std::byte> const elements = conformance::guarded{examples[i].inputs[rank]}.memory();
+      std::copy(elements.begin(), elements.end(),
+                memory[rank].begin() + static_cast<std::ptrdiff_t>(begins[i] + shifts[rank][i]));
+    }
+    where.put(rank, memory[rank].data(), memory[rank].size());
+  }
   auto communicators = create<Backend>(ranks, tuning);
-  REQUIRE(communicators.size() == static_cast<std::size_t>(ranks));
+  REQUIRE(communicators.size() == count);
   check_no_failure(on_gpus(communicators, where, [&](int rank, auto& shared, auto stream, std::byte* data) {
     auto const index = static_cast<std::size_t>(rank);
     communicator<Backend> moved = std::move(shared);
@@ -177,28 +203,34 @@ void check_examples(std::vector<example> const& examples, int ranks, direct_tuni
     }
     for (std::size_t i = 0; i < examples.size(); ++i) {
       example const& e = examples[i];
-      conformance::guarded elements{e.inputs[index]};
-      std::vector<std::byte>& bytes = elements.memory();
-      std::byte* const there = data + (shifts[i] + spreads[i] * index) * size_of(e.type);
-      Backend::copy(stream, there, bytes.data(), bytes.size());
-      conformance::call(e, moved, {there + margin, e.count, e.type}, stream);
-      moved.wait(stream);
-      Backend::copy(stream, bytes.data(), there, bytes.size());
-      stream.synchronize();
-      std::string problem = conformance::check_result(e, index, static_cast<std::size_t>(ranks), elements.data());
+      conformance::call(e, moved, {data + begins[i] + shifts[index][i] + margin, e.count, e.type}, stream);
+      if (i % 32 == 31) {
+        moved.wait(stream);
+      }
+    }
+    moved.wait(stream);
+  }));
+  std::vector<std::vector<std::byte>> logs(count);
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    where.get(rank, memory[rank].data(), where.data(rank), memory[rank].size());
+    std::string wrong;
+    for (std::size_t i = 0; i < examples.size(); ++i) {
+      example const& e = examples[i];
+      conformance::guarded elements{e.inputs[rank]};
+      std::memcpy(elements.memory().data(), memory[rank].data() + begins[i] + shifts[rank][i], elements.memory().size());
+      std::string problem = conformance::check_result(e, rank, count, elements.data());
       if (!elements.intact()) {
         problem = e.text() + ": wrote beside the elements of rank " + std::to_string(rank);
       }
-      if (wrong[index].empty() && !problem.empty()) {
-        wrong[index] = problem + ", shift " + std::to_string(shifts[i]) + ", spread " + std::to_string(spreads[i]);
+      if (wrong.empty() && !problem.empty()) {
+        wrong = problem + ", " + std::to_string(shifts[rank][i]) + " bytes behind an aligned address, rank 0 " +
+                std::to_string(shifts[0][i]);
       }
       if (conformance::same_everywhere(e)) {
-        logs[index].insert(logs[index].end(), elements.data(), elements.data() + e.count * size_of(e.type));
+        logs[rank].insert(logs[rank].end(), elements.data(), elements.data() + e.count * size_of(e.type));
       }
     }
-  }));
-  for (std::size_t rank = 0; rank < wrong.size(); ++rank) {
-    CHECK(wrong[rank] == "");
+    CHECK(wrong == "");
     bool const same_bits_on_every_rank = logs[rank] == logs[0];
     CHECK(same_bits_on_every_rank);
   }
@@ -424,13 +456,15 @@ inline row_entry random_entry(int ranks, std::size_t most_bytes, std::mt19937_64
   return entry;
 }
 
-/// Wrong elements that a rank counted. Waits.
+/// No rank has counted a wrong element. Where nothing runs.
 template <class Backend>
-unsigned long long wrong_of(row_memory const& memory, typename Backend::stream_ref stream) {
-  unsigned long long wrong = 0;
-  Backend::copy(stream, &wrong, memory.wrong, sizeof wrong);
-  stream.synchronize();
-  return wrong;
+void check_none_wrong(place<Backend> const& where, std::size_t bytes) {
+  for (std::size_t rank = 0; rank < where.devices.size(); ++rank) {
+    CAPTURE(rank);
+    unsigned long long wrong = 1;
+    where.get(rank, &wrong, reinterpret_cast<std::byte const*>(row_memory::at(where.data(rank), bytes).wrong), sizeof wrong);
+    CHECK(wrong == 0);
+  }
 }
 
 /// Random collectives one behind the other, without waiting, some ranks late at some of them.
@@ -442,7 +476,6 @@ void runs_in_a_row(int ranks, int collectives, std::size_t most_bytes, direct_tu
   place<Backend> const where{ranks, bytes + 256 + row_memory::extra_bytes};
   load_kernels<Backend>(ranks);
   auto communicators = create<Backend>(ranks, tuning);
-  std::vector<unsigned long long> wrong(static_cast<std::size_t>(ranks));
   check_no_failure(on_gpus(communicators, where, [&](int rank, auto& one, auto stream, std::byte* data) {
     std::mt19937_64 random{seed};                                                          // the same on every rank
     std::mt19937_64 late{seed ^ (0x9E3779B97F4A7C15U * static_cast<unsigned>(rank + 1))};  // its own
@@ -459,9 +492,8 @@ void runs_in_a_row(int ranks, int collectives, std::size_t most_bytes, direct_tu
       }
     }
     one.wait(stream);
-    wrong[static_cast<std::size_t>(rank)] = wrong_of<Backend>(memory, stream);
   }));
-  CHECK(wrong == std::vector<unsigned long long>(static_cast<std::size_t>(ranks)));
+  check_none_wrong(where, bytes);
 }
 
 /// A graph of several collectives, replayed with other data each time.
@@ -478,7 +510,6 @@ void can_be_replayed(int ranks, int replays, std::size_t most_bytes) {
   std::size_t const bytes = most_bytes + 256;
   place<Backend> const where{ranks, bytes + 256 + row_memory::extra_bytes};
   load_kernels<Backend>(ranks);
-  std::vector<unsigned long long> wrong(static_cast<std::size_t>(ranks));
   auto communicators = create<Backend>(ranks);
   std::vector<typename Backend::graph> graphs(static_cast<std::size_t>(ranks));
   check_no_failure(on_gpus(communicators, where, [&](int rank, auto& one, auto stream, std::byte* data) {
@@ -502,9 +533,8 @@ void can_be_replayed(int ranks, int replays, std::size_t most_bytes) {
     }
     enqueue_entry(row.front(), 0, one, stream.get(), row_memory::at(data, bytes));  // and called again
     one.wait(stream);
-    wrong[static_cast<std::size_t>(rank)] = wrong_of<Backend>(row_memory::at(data, bytes), stream);
   }));
-  CHECK(wrong == std::vector<unsigned long long>(static_cast<std::size_t>(ranks)));
+  check_none_wrong(where, bytes);
 }
 
 /// Two streams of a rank, ordered by events.
@@ -514,15 +544,14 @@ void runs_on_two_streams(int ranks) {
   std::vector<std::unique_ptr<typename Backend::stream>> others;
   for (int rank = 0; rank < ranks; ++rank) {
     others.push_back(std::make_unique<typename Backend::stream>(*where.devices[static_cast<std::size_t>(rank)]));
+    std::vector<std::int64_t> const begin(5000, rank + 1);
+    where.put(static_cast<std::size_t>(rank), begin.data(), 5000 * sizeof(std::int64_t));
   }
   std::vector<std::vector<std::int64_t>> results(static_cast<std::size_t>(ranks), std::vector<std::int64_t>(5000));
   auto communicators = create<Backend>(ranks);
   constexpr int rounds = 6;
   check_no_failure(on_gpus(communicators, where, [&](int rank, auto& one, auto stream, std::byte* data) {
-    auto const index = static_cast<std::size_t>(rank);
-    typename Backend::stream_ref const other = others[index]->ref();
-    std::vector<std::int64_t> const begin(5000, rank + 1);
-    Backend::copy(stream, data, begin.data(), 5000 * sizeof(std::int64_t));
+    typename Backend::stream_ref const other = others[static_cast<std::size_t>(rank)]->ref();
     typename Backend::event done;
     for (int round = 0; round < rounds; ++round) {
       one.all_reduce({data, 5000, element_type::i64}, reduction::sum, stream);
@@ -533,9 +562,10 @@ void runs_on_two_streams(int ranks) {
       stream.wait(done);
     }
     one.wait(done);
-    Backend::copy(stream, results[index].data(), data, 5000 * sizeof(std::int64_t));
-    stream.synchronize();
   }));
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    where.get(rank, results[rank].data(), where.data(rank), 5000 * sizeof(std::int64_t));
+  }
   std::int64_t expected = ranks * (ranks + 1) / 2;
   for (int round = 1; round < 2 * rounds; ++round) {
     expected *= ranks;

@@ -188,7 +188,7 @@ class packet_lane {
       }
     } else if (at < count) {
       unsigned const there = bytes_there(at, count);
-      loaded.words[0] = load_elements(from, min(there, 8U), call_.element_bytes);
+      loaded.words[0] = load_elements(from, (min)(there, 8U), call_.element_bytes);
       if (there > 8) {
         loaded.words[piece_words - 1] = load_elements(from + 8, there - 8, call_.element_bytes);
       }
@@ -211,7 +211,7 @@ class packet_lane {
       }
     } else if (at < count) {
       unsigned const there = bytes_there(at, count);
-      store_elements(to, stored.words[0], min(there, 8U), call_.element_bytes);
+      store_elements(to, stored.words[0], (min)(there, 8U), call_.element_bytes);
       if (there > 8) {
         store_elements(to + 8, stored.words[piece_words - 1], there - 8, call_.element_bytes);
       }
@@ -340,9 +340,9 @@ struct bulk_grid {
   }
   __device__ bool ragged() const { return shift != 0 || bytes % 16 != 0; }
   /// Bytes in front of the whole vectors.
-  __device__ std::uint32_t head() const { return shift == 0 ? 0 : min(16 - shift, bytes); }
+  __device__ std::uint32_t head() const { return shift == 0 ? 0 : (min)(16 - shift, bytes); }
   /// Where those behind them begin.
-  __device__ std::uint32_t tail() const { return max(head(), min(16 * last - shift, bytes)); }
+  __device__ std::uint32_t tail() const { return (max)(head(), (min)(16 * last - shift, bytes)); }
 };
 
 /// The whole vectors of a chunk that one lane moves at a time: `Count` of them, 512 bytes apart, so that a warp's are together.
