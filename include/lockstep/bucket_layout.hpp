@@ -101,8 +101,11 @@ class bucket_layout {
         pieces.push_back(piece_of(part.parameter, part.first, part.count));
       }
     }
-    gradients_.reset();  // its staging memory is free for the next
+    retired_ = std::move(gradients_);  // kept: giving its memory back may have to wait for other ranks' devices
     gradients_ = memory_of(std::move(pieces), meeting);
+    if (!Backend::asynchronous) {
+      retired_.reset();
+    }
     readiness_ = gradients_->readiness();
   }
 
@@ -126,6 +129,7 @@ class bucket_layout {
   tuning sizes_;
   std::optional<bucket_memory<Backend>> gradients_;
   std::optional<bucket_memory<Backend>> buffers_;
+  std::optional<bucket_memory<Backend>> retired_;
   plan::readiness readiness_;
   std::vector<plan::mark> recorded_;
 };

@@ -101,9 +101,6 @@ class bucket_pipeline {
     }
     std::size_t const buckets = layout_.gradients().size();
     auto const totals = [&] { totals_.reduce(communicator_, tail); };
-    if (reduced_ == buckets) {
-      totals();
-    }
     for (; reduced_ < buckets; ++reduced_) {
       if (reduced_ + 1 < buckets) {
         reduce(reduced_, tail, [] {});
@@ -188,10 +185,11 @@ class bucket_pipeline {
   /// Whether ranks reach each other's memory and each updates a part: then a bucket is added up, updated and brought to all
   /// ranks in one pass, between two meetings, where its update need not be held.
   static constexpr bool shares = [] {
-    if constexpr (splits_updates<Policy> && elementwise_optimizer<Optimizer>) {
+    if constexpr (splits_updates<Policy> && elementwise_optimizer<Optimizer> && requires { requires Policy::shares_updates; }) {
       return optimizer_state<Optimizer, Backend>::shares && requires(communicator_type & c, stream_ref stream) {
         c.meet(stream);
         c.stopped();
+        c.reaches(static_cast<void const*>(nullptr));
       };
     } else {
       return false;

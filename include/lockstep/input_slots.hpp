@@ -78,15 +78,18 @@ template <class Backend, class T>
 sample_view<T> place(place_context<Backend>& ctx, sample_view<T> batch) {
   return {ctx.bring(batch.data(), batch.count() * batch.width()), batch.count(), batch.width()};
 }
-template <class Backend, class T>
-replicated<T> place(place_context<Backend>&, replicated<T> const& whole) {
-  return whole;
-}
-
 template <class T, class Backend>
 concept has_place = requires(place_context<Backend>& ctx, T const& batch) {
   { place(ctx, batch) } -> std::convertible_to<T>;
 };
+template <class Backend, class T>
+replicated<T> place(place_context<Backend>& ctx, replicated<T> const& whole) {
+  if constexpr (has_place<T, Backend>) {
+    return {place(ctx, whole.value)};
+  } else {
+    return whole;
+  }
+}
 
 struct place_fn {
   /// A batch type without `place` is taken as it is.

@@ -190,9 +190,18 @@ class optimizer_state<Optimizer, Backend> {
   }
 
   /// The optimizers' hyperparameters, as they are now, hold for the updates that follow.
-  void set(typename Backend::stream_ref stream) { update_->set(stream, std::as_const(*this).optimizers()); }
-  /// What the next update needs of the number of updates before it.
-  void prepare(typename Backend::stream_ref stream, std::uint64_t const* applied) { update_->prepare(stream, applied); }
+  /// Nothing before `own`, after which it is called again.
+  void set(typename Backend::stream_ref stream) {
+    if (update_) {
+      update_->set(stream, std::as_const(*this).optimizers());
+    }
+  }
+  /// What the next update needs of the number of updates before it. Like `set`.
+  void prepare(typename Backend::stream_ref stream, std::uint64_t const* applied) {
+    if (update_) {
+      update_->prepare(stream, applied);
+    }
+  }
   /// Adds up what travels in these buckets, updates it, and brings it to all ranks; see elementwise_update.
   void update_shared(typename Backend::stream_ref stream, plan::range buckets, std::uint32_t const* stopped) {
     update_->run_shared(stream, buckets, stopped);

@@ -70,12 +70,11 @@ class replica_body {
     if (!failed_) {
       try {
         synchronize();
-        for (std::uint64_t back = 0; back < (std::min)(steps_, kept_results); ++back) {
-          step_outcome const& outcome = totals_->outcome(steps_ - back);
-          results_->outcomes[outcome.step % kept_results] = outcome;
-        }
       } catch (...) {  // whoever asks for a result will hear of it
       }
+    }
+    for (std::uint64_t back = 0; back < (std::min)(known_, kept_results); ++back) {
+      results_->outcomes[(known_ - back) % kept_results] = totals_->outcome(known_ - back);
     }
     results_->replica = nullptr;
   }
@@ -91,6 +90,7 @@ class replica_body {
   /// usage_error where that can't be: see capturable.
   template <class Work>
   [[nodiscard]] auto record(step_info info, Work&& work) {
+    expects(!open_, "record: the step before has not ended");
     expects(capturable(), "record: the steps of this replica can't be captured");
     typename Backend::graph graph;
     attempt("capturing the step in a graph", [&] {
@@ -126,8 +126,8 @@ class replica_body {
   /// Waits until all steps are done; throws what went wrong in them.
   void synchronize() {
     attempt("waiting for the device", [&] { communicator_.wait(stream_); });
-    if (steps_ != 0) {
-      static_cast<void>(outcome(steps_));
+    if (ended() != 0) {
+      static_cast<void>(outcome(ended()));
     }
   }
 
@@ -139,7 +139,7 @@ class replica_body {
   /// Changes take effect at the next step; make the same on every rank.
   [[nodiscard]] std::span<Optimizer> optimizers() noexcept { return state_->optimizers(); }
   /// How many updates were made. Synchronizes: waits until all steps are done.
-  [[nodiscard]] std::uint64_t applied_steps() { return steps_ == 0 ? 0 : outcome(steps_).applied; }
+  [[nodiscard]] std::uint64_t applied_steps() { return ended() == 0 ? 0 : outcome(ended()).applied; }
   /// How long the device has worked on forward, backward and updates so far, in seconds, without communication and what it
   /// waited for; beside communication that runs at the same time it is slower. Measured where the backend's options ask for
   /// `measure_busy`, else 0; updates of whole optimizers are not. Synchronizes: waits until all steps are done.
@@ -152,8 +152,20 @@ class replica_body {
     });
     return static_cast<double>(counters.training_ns + counters.updating_ns) * 1e-9;
   }
+  /// Whether a micro-batch of so many samples was trained here before.
+  [[nodiscard]] bool knows(std::size_t samples) const {
+    return std::binary_search(known_sizes_.begin(), known_sizes_.end(), samples);
+  }
+  /// Waits until another step may begin: for the step before the last.
+  void wait_for_room() {
+    if (!failed_ && !open_ && steps_ >= steps_in_flight) {
+      static_cast<void>(outcome(steps_ - steps_in_flight + 1));
+    }
+  }
   /// Whether a step failed: then the parameters are invalid, and every later step is refused.
   [[nodiscard]] bool failed() const noexcept { return failed_; }
+  /// What failed; empty while nothing has.
+  [[nodiscard]] std::string const& failure() const noexcept { return failure_; }
 
  private:
   using agreement_type = agreement<Backend, communicator_type>;
@@ -221,6 +233,9 @@ class replica_body {
 
   // ---- steps and their outcomes ----
 
+  /// The last step that `end` was reached of.
+  [[nodiscard]] std::uint64_t ended() const noexcept { return steps_ - (open_ ? 1 : 0); }
+
   /// What the host does before a step is enqueued or replayed.
   void start(step_info const& info) {
     if (failed_) {
@@ -229,9 +244,7 @@ class replica_body {
     expects(!open_, "begin: the step before has not ended");
     expects(info.updates == updates::held || info.total_samples != 0,
             "begin: buckets can be updated as they are reduced only where total_samples is given");
-    if (steps_ >= steps_in_flight) {
-      static_cast<void>(outcome(steps_ - steps_in_flight + 1));
-    }
+    wait_for_room();
     ++steps_;
     if constexpr (elementwise_optimizer<Optimizer>) {
       attempt("preparing", [&] { state_->set(stream_); });
@@ -252,7 +265,7 @@ class replica_body {
   /// Waits for a step; throws what went wrong in it.
   step_outcome const& outcome(std::uint64_t number) {
     if (number > known_) {
-      attempt("waiting for the step to end", [&] {
+      attempt((std::string("waiting for step ") + std::to_string(number) + " to end").c_str(), [&] {
         if (Backend::asynchronous) {
           communicator_.wait(finished_[number % steps_in_flight]);
         }
@@ -271,7 +284,8 @@ class replica_body {
     expects(from.replica == nullptr || number + kept_results > from.replica->steps_,
             "step_result: read it within 64 steps; what it stood for is gone");
     if (left.step != number) {
-      throw error("lockstep: the step did not end before its trainer did; read results while it lives");
+      throw error(std::string("lockstep: the result of step ") + std::to_string(number) +
+                  " is not known any more: its trainer ended, before the step or 64 steps after it");
     }
     return left;
   }
@@ -310,7 +324,7 @@ class replica_body {
     if (device_.options().checking == checking::marks) {
       marks_.emplace(parameters_);
     }
-    agreement_type const meeting{device_, communicator_};
+    agreement_type const meeting{device_, communicator_, scratch_};
     if (!alone()) {
       meeting.expect_same(settings(), parameters_);
     }
@@ -324,7 +338,9 @@ class replica_body {
     if (!alone()) {
       pipeline_->start_from_root();
     }
-    own();
+    if (alone() || !Backend::asynchronous) {
+      own();  // else in the first step, once: giving memory back may have to wait for other ranks' devices
+    }
     communicator_.wait(stream_);
   }
 
@@ -334,6 +350,16 @@ class replica_body {
     for (peer_parameter const& p : state_->own_addresses()) {
       words.push_back(reinterpret_cast<std::uintptr_t>(p.gradient));
       words.push_back(reinterpret_cast<std::uintptr_t>(p.value));
+    }
+    for (std::size_t p = 0; p < parameters_.distinct_count(); ++p) {
+      parameter const& mine = parameters_.distinct(p);
+      for (void const* const memory : {static_cast<void const*>(mine.value), static_cast<void const*>(mine.gradient)}) {
+        if (memory != nullptr && mine.count() != 0 && !communicator_.reaches(memory)) {
+          refuse(std::string("parameter '") + mine.name +
+                 "' lies in memory that other ranks can't reach: of a pool, managed or virtual; take plain device memory "
+                 "(cudaMalloc), or lockstep::nccl");
+        }
+      }
     }
     words = meeting.all_gather(words);
     std::vector<peer_parameter> peers;
@@ -360,7 +386,7 @@ class replica_body {
     if (!accumulated_) {
       layout_->gradients().zero_gradients(stream_);  // skipped before anything was written
     }
-    if (recording() && layout_->adopt_order(agreement_type{device_, communicator_})) {
+    if (recording() && (layout_->adopt_order(agreement_type{device_, communicator_, scratch_}) || Backend::asynchronous)) {
       own();
       if constexpr (elementwise_optimizer<Optimizer>) {
         state_->set(stream_);
@@ -391,12 +417,9 @@ class replica_body {
 
   /// The first micro-batch of a size may load kernels.
   void hold_unless_known(std::size_t samples) {
-    if (Backend::asynchronous && !alone()) {
-      auto const place = std::lower_bound(known_sizes_.begin(), known_sizes_.end(), samples);
-      if (place == known_sizes_.end() || *place != samples) {
-        known_sizes_.insert(place, samples);
-        holds_ = true;
-      }
+    if (Backend::asynchronous && !alone() && !knows(samples)) {
+      known_sizes_.insert(std::lower_bound(known_sizes_.begin(), known_sizes_.end(), samples), samples);
+      holds_ = true;
     }
   }
 
@@ -458,6 +481,7 @@ class replica_body {
     }
     if (auto const p = totals_->mark_unused(index); p && !accumulated_ && parameters_.distinct(*p).trainable()) {
       typed_span const gradient = parameters_.distinct(*p).gradients();
+      [[maybe_unused]] auto const current = activate(device_);
       Backend::zero(stream_, gradient.data, gradient.bytes());  // the model won't write it
     }
     if (last) {
@@ -481,6 +505,7 @@ class replica_body {
   /// another rank waits for this one: it reduces after backward. So do models that may make the host wait.
   void launch_ready() {
     if (!alone() && !recording() && !marks_ && !holds_) {
+      [[maybe_unused]] auto const current = activate(device_);
       pipeline_->reduce_until(layout_->readiness().launchable());
     }
   }
@@ -496,7 +521,8 @@ class replica_body {
   std::optional<mark_check<Backend>> marks_;
   std::shared_ptr<results> results_ = std::make_shared<results>();
   std::array<typename Backend::event, steps_in_flight> finished_;
-  std::vector<std::size_t> known_sizes_;  // samples of micro-batches that ran before, sorted
+  std::vector<typename Backend::buffer> scratch_;  // of agreements; kept, for giving it back may wait for other ranks' devices
+  std::vector<std::size_t> known_sizes_;           // samples of micro-batches that ran before, sorted
 
   double nominal_ = 1;
   bool accumulated_ = false;  // gradients hold something of this step
@@ -611,6 +637,7 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   /// ends the step with `finish` as ever. Instead of `finish`, before `reduce`.
   step_result skip() {
     expects(phase_ == phase::backward, "skip comes before reduce");
+    expects(info_.updates == updates::held, "skip: this step updates buckets as they are reduced, so it can't be left out");
     close_micro_batch();
     voted_ = true;
     reduce_all();
@@ -644,7 +671,7 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     owner.nominal_ = info.total_samples != 0 ? static_cast<double>(info.total_samples) : 1.0;
     owner.attempt("preparing", [&] {
       owner.layout_->readiness().reset();
-      owner.holds_ = !owner.promises_.capturable;
+      owner.holds_ = !owner.promises_.capturable || info.first_of_its_sizes;
       owner.pipeline_->open(owner.nominal_, info.samples, owner.promises_.reports_unused ? updates::held : info.updates);
       owner.accumulated_ = !owner.promises_.honours_accumulate || info.samples == 0;
       if (owner.accumulated_) {

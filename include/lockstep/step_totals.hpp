@@ -215,8 +215,8 @@ class step_totals {
   void stop_clock(measured which, stream_ref stream) {
     if (measures_busy_) {
       step_counters* const all = counters();
-      Backend::invoke(stream,
-                      totals_detail::stop_clock{which == measured::training ? &all->training_ns : &all->updating_ns, since(which)});
+      Backend::invoke(
+          stream, totals_detail::stop_clock{which == measured::training ? &all->training_ns : &all->updating_ns, since(which)});
     }
   }
   /// Enqueues copying the counters to `host`.

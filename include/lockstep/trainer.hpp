@@ -201,7 +201,8 @@ class trainer_body {
     return seconds;
   }
 
-  /// Bytes that this process's ranks have read from or written to other ranks' memory so far.
+  /// Bytes that this process's ranks have read from or written to other ranks' memory so far, in steps that were not replayed
+  /// as graphs, and by collectives.
   [[nodiscard]] std::uint64_t bytes_moved() const {
     std::uint64_t sum = 0;
     for (auto const& rank : ranks_) {
@@ -318,7 +319,12 @@ class trainer_body {
     }
   }
 
-  void expects_healthy() const {
+  void expects_healthy() {
+    for (auto const& rank : ranks_) {
+      if (!failure_ && rank->replica && rank->replica->failed()) {  // found out when a result was asked for
+        failure_ = rank->replica->failure();
+      }
+    }
     if (failure_) {
       throw error("lockstep: an earlier step failed, so the parameters in memory are invalid; build a new trainer. It was: " +
                   *failure_);
@@ -415,6 +421,9 @@ class trainer_body {
   /// Every rank knows its shard, wherever that lies.
   step_result take_step(std::size_t total, step_options options) {
     if constexpr (backend_type::asynchronous) {
+      for (auto const& rank : ranks_) {  // before copies that can't give up waiting
+        keep_failure([&] { rank->replica->wait_for_room(); });
+      }
       for (auto const& rank : ranks_) {
         [[maybe_unused]] auto const current = activate(rank->device);
         rank->shard.emplace(rank->inputs.place(*rank->shard, rank->device.stream()));
@@ -422,9 +431,10 @@ class trainer_body {
     }
     keep_failure([&] {
       std::size_t const graph = graph_for(total, options);
-      on_all_ranks(waiting::one_timeout, [total, options, graph](rank_state& self) {
+      bool const fresh = has_new_sizes(options);
+      on_all_ranks(waiting::one_timeout, [total, options, graph, fresh](rank_state& self) {
         [[maybe_unused]] typename backend_type::profiler_range const range{"lockstep step"};
-        self.result = graph < self.graphs.size() ? replay(self, total, graph) : run(self, total, options);
+        self.result = graph < self.graphs.size() ? replay(self, total, graph) : run(self, total, options, fresh);
         self.inputs.used(self.device.stream());
       });
     });
@@ -440,8 +450,24 @@ class trainer_body {
     return {.samples = lockstep::sample_count(*self.shard), .total_samples = total, .updates = updates::as_reduced};
   }
 
-  static step_result run(rank_state& self, std::size_t total, step_options options) {
-    auto step = self.replica->begin(info_of(self, total));
+  /// Whether any rank trains a number of samples for the first time.
+  [[nodiscard]] bool has_new_sizes([[maybe_unused]] step_options options) const {
+    if constexpr (backend_type::asynchronous) {
+      return std::any_of(ranks_.begin(), ranks_.end(), [&](auto const& rank) {
+        std::size_t const samples = lockstep::sample_count(*rank->shard);
+        std::size_t const pieces = (std::min)(options.micro_batches, samples);
+        return samples != 0 && !(rank->replica->knows(plan::split(samples, pieces, 0).count) &&
+                                 rank->replica->knows(plan::split(samples, pieces, pieces - 1).count));
+      });
+    } else {
+      return false;
+    }
+  }
+
+  static step_result run(rank_state& self, std::size_t total, step_options options, bool has_new_sizes) {
+    step_info info = info_of(self, total);
+    info.first_of_its_sizes = has_new_sizes;
+    auto step = self.replica->begin(info);
     step.attempt("training", [&] {
       if constexpr (requires { self.device.begin_step(std::uint64_t{}, [] { return false; }); }) {
         self.device.begin_step(++self.steps, [&self] { return self.replica->communicator().aborted(); });
@@ -528,7 +554,7 @@ class trainer_body {
         infer_context<backend_type> ctx{self.device.stream(), self.rank};
         self.model->value.infer(ctx, lockstep::slice(batch, mine.first, mine.count),
                                 lockstep::slice(output, mine.first, mine.count));
-        self.device.stream().synchronize();
+        self.replica->communicator().wait(self.device.stream());
       } catch (...) {
         rethrow_at(self.rank, self.place("predicting"));
       }

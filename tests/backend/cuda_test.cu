@@ -247,7 +247,8 @@ TEST_CASE("cuda: the program's own allocator supplies the library's memory, and 
                                       return memory;
                                     },
                                 .free =
-                                    [books](void* memory) {
+                                    [books](void* memory, std::size_t bytes) {
+                                      CHECK((*books)[memory] == bytes);
                                       books->erase(memory);
                                       cudaFree(memory);
                                     }});

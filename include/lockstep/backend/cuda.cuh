@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <source_location>
 #include <span>
@@ -86,25 +87,22 @@ struct cuda {
 };
 
 /// Where the library's device memory comes from, instead of cudaMalloc and cudaFree. Both are called with the device current,
-/// by the thread of its rank, at construction, in first steps and at the end, never in a running step. Requires: memory of that
-/// device, aligned to 256 bytes. Where peers are to reach it, memory of cudaMalloc: not of a stream-ordered pool.
+/// by any thread of the library or the caller's, one at a time for each device: at construction, in the first steps of new
+/// sizes, when a host batch is larger than those before, and at the end. Requires: memory of that device, aligned to 256 bytes.
+/// Where peers are to reach it, memory of cudaMalloc: not of a stream-ordered pool.
 struct cuda::allocator {
-  /// Null, or an exception, where there is not enough.
+  /// Null, or std::bad_alloc, where there is not enough.
   std::function<void*(std::size_t bytes)> allocate;
-  /// Does not throw.
-  std::function<void(void* memory)> free;
+  /// Nothing on the device uses the memory any more. Does not throw.
+  std::function<void(void* memory, std::size_t bytes)> free;
 };
 
 struct cuda::give_back {
   std::shared_ptr<cuda::allocator const> to = nullptr;
+  device_id device{0};
+  std::size_t bytes = 0;
 
-  void operator()(void* memory) const noexcept {
-    if (to != nullptr) {
-      to->free(memory);
-    } else {
-      static_cast<void>(cudaFree(memory));
-    }
-  }
+  void operator()(void* memory) const noexcept;
 };
 
 struct cuda::give_back_pinned {
@@ -222,6 +220,19 @@ class [[nodiscard]] cuda::device_guard {
   CUcontext before_;
   bool changed_ = false;
 };
+
+inline void cuda::give_back::operator()(void* memory) const noexcept {
+  if (to == nullptr) {
+    static_cast<void>(cudaFree(memory));  // which waits for the device
+    return;
+  }
+  try {
+    device_guard const current{device};
+    static_cast<void>(cudaDeviceSynchronize());
+    to->free(memory, bytes);
+  } catch (cuda_error const&) {  // the device is lost, and its memory with it
+  }
+}
 
 /// A CUDA stream of somebody's, with its device's number left to CUDA. Owns nothing; converts from and to what others use.
 class cuda::stream_ref {
@@ -419,7 +430,11 @@ class cuda::device {
     std::size_t const wanted = (std::max)(bytes, std::size_t{1});
     void* memory = nullptr;
     if (options_.allocator != nullptr) {
-      memory = options_.allocator->allocate(wanted);
+      try {
+        memory = options_.allocator->allocate(wanted);
+      } catch (std::bad_alloc const&) {
+        memory = nullptr;
+      }
     } else if (cudaError_t const code = cudaMalloc(&memory, wanted); code == cudaErrorMemoryAllocation) {
       static_cast<void>(cudaGetLastError());
       memory = nullptr;
@@ -429,7 +444,7 @@ class cuda::device {
     if (memory == nullptr) {
       throw out_of_memory(id_, bytes, std::string{name_of(use)});
     }
-    return {memory, account_, use, bytes, give_back{options_.allocator}};
+    return {memory, account_, use, bytes, give_back{options_.allocator, id_, wanted}};
   }
   /// `bytes` >= 0 bytes of host memory that this GPU reads and writes too; not in the books, which are the device's. Throws
   /// out_of_memory.

@@ -25,8 +25,11 @@ namespace lockstep {
 template <class Backend, class Communicator>
 class agreement {
  public:
-  agreement(typename Backend::device& device, Communicator& communicator) noexcept
-      : device_(device), communicator_(communicator) {}
+  /// `scratch` is memory for messages, which grows when it must and is never given back here: that may have to wait for work of
+  /// other ranks, which waits for this one.
+  agreement(typename Backend::device& device, Communicator& communicator,
+            std::vector<typename Backend::buffer>& scratch) noexcept
+      : device_(device), communicator_(communicator), scratch_(scratch) {}
 
   /// Every rank's words, rank after rank. Requires: as many on every rank.
   [[nodiscard]] std::vector<std::uint64_t> all_gather(std::span<std::uint64_t const> mine) const {
@@ -98,6 +101,7 @@ class agreement {
   }
 
  private:
+  static constexpr std::size_t least_scratch = Backend::asynchronous ? 65536 : 0;
   static constexpr std::size_t text_words = 64;  // 512 bytes of each rank's description
 
   [[nodiscard]] std::size_t index() const { return static_cast<std::size_t>(number(communicator_.rank())); }
@@ -105,7 +109,11 @@ class agreement {
   template <class Collective>
   void on_device(std::vector<std::uint64_t>& words, Collective&& collective) const {
     std::size_t const bytes = words.size() * sizeof(std::uint64_t);
-    auto memory = device_.allocate(bytes, memory_use::other);
+    if (scratch_.empty() || scratch_.back().bytes() < bytes) {
+      scratch_.push_back(
+          device_.allocate(communicator_.size() > 1 ? (std::max)(bytes, least_scratch) : bytes, memory_use::other));
+    }
+    typename Backend::buffer const& memory = scratch_.back();
     Backend::copy(device_.stream(), memory.data(), words.data(), bytes);
     collective(typed_span{memory.data(), words.size(), element_type::u64});
     communicator_.wait(device_.stream());  // with a deadline, which a copy to the host has not
@@ -183,6 +191,7 @@ class agreement {
 
   typename Backend::device& device_;
   Communicator& communicator_;
+  std::vector<typename Backend::buffer>& scratch_;
 };
 
 }  // namespace lockstep

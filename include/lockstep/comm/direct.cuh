@@ -116,6 +116,8 @@ class basic_direct_communicator {
   /// Collective: what every rank enqueued on its stream before is done, and seen by what any enqueues on its own behind.
   /// Enqueues one kernel of one block.
   void meet(stream_ref stream) { group().meet(rank_, stream.get()); }
+  /// Whether other ranks can reach `memory` of this rank's device: plain device memory.
+  [[nodiscard]] bool reaches(void const* memory) const { return group().reaches(memory); }
   /// In device memory of this rank: not 0 once one of its kernels has given up waiting.
   [[nodiscard]] std::uint32_t const* stopped() const { return group().stopped(rank_); }
 

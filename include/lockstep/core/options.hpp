@@ -60,6 +60,9 @@ struct step_info {
   std::size_t total_samples = 0;
   /// When buckets may be updated. The same on every rank.
   lockstep::updates updates = lockstep::updates::held;
+  /// Some rank trains a number of samples for the first time, and may load kernels and allocate on the way: nothing is reduced
+  /// before backward has ended. A rank that finds so by itself holds back by itself.
+  bool first_of_its_sizes = false;
 };
 
 /// What an optimizer's `prepare` is told, once a step and group.

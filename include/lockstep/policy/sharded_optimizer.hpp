@@ -14,6 +14,8 @@ struct sharded_optimizer {
   using transport = Transport;
   static constexpr tuning tuning_values = Tuning;
   static constexpr bool splits_updates = true;
+  /// Where ranks reach each other's memory, one kernel a bucket does what reduce, update and publish do.
+  static constexpr bool shares_updates = true;
 
   /// Afterwards each rank holds the sum over the ranks of its part of `gradients`; the rest is unspecified.
   template <class Communicator, class Stream>

@@ -91,8 +91,10 @@ class direct_group {
   ~direct_group() {
     if (calls_.aborted() || gave_up() != members_.size()) {
       for (member const& m : members_) {
-        if (cudaSetDevice(number(m.gpu)) == cudaSuccess) {
+        try {
+          device_guard const current{m.gpu};
           static_cast<void>(cudaDeviceSynchronize());
+        } catch (cuda_error const&) {  // a device that is lost has nothing to wait for
         }
       }
     }
@@ -135,6 +137,7 @@ class direct_group {
     }
   }
 
+  [[nodiscard]] bool reaches(void const* memory) const { return size() == 1 || plain_.contains(memory); }
   [[nodiscard]] std::uint32_t const* stopped(std::size_t rank) const noexcept {
     return &static_cast<direct_header const*>(members_[rank].window.data())->stopped;
   }
