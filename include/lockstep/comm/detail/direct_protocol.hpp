@@ -191,7 +191,8 @@ LOCKSTEP_HOST_DEVICE bool copy_packets(Lane& lane, direct_call const& call) {
 // every peer combined chunk i - 2 - 2 * lag: slots of chunks up to that are free, and depth = 2 * lag + 2. A collective ends
 // when all its chunks are combined, so the next begins with more of them free than it needs.
 //
-// Results may be written to a peer's data without asking: it has sent the chunk that they replace.
+// Results may be written to a peer's data without asking: it has sent the chunk that they replace. So has this rank, all of its
+// warps, before a chunk counts as ready.
 
 /// What the warps that move data do.
 LOCKSTEP_DIRECT_UNCHECKED
@@ -248,6 +249,10 @@ LOCKSTEP_HOST_DEVICE bool hear_peers(Block& block) {
   block.publish_ready(1);
   for (std::uint32_t step = 0; step < block.steps(); ++step) {
     if (!block.await_chunk_flags(step + 1)) {
+      return false;
+    }
+    // A warp may combine in place what another of its block has not sent yet.
+    if (block.contributes() && !block.wait_pushed(step + 1)) {
       return false;
     }
     block.publish_ready(step + 2);
