@@ -11,7 +11,7 @@
 
 #include <lockstep/lockstep.cuh>
 #if defined(LOCKSTEP_EXAMPLE_NCCL)
-#include <lockstep/comm/automatic.cuh>
+#include <lockstep/comm/nccl.cuh>
 #endif
 
 #include <cuda_runtime.h>

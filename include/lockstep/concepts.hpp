@@ -335,7 +335,7 @@ concept communicator = std::movable<C> &&
   { k.abort_reason() } -> std::convertible_to<std::string>;
 };
 
-/// Let the library choose: `shared_memory` on the host; on GPUs `direct` where these reach each other, `nccl` otherwise.
+/// Let the library choose: `shared_memory` on the host, `nccl` on GPUs.
 struct automatic {};
 
 /// The communicator type of a transport on a backend, as `type`, with `static std::vector<type> create(devices, options)`: one

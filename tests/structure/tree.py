@@ -41,12 +41,7 @@ MAY_INCLUDE = {
 # A .cuh file beside the folders obeys the row of its .hpp.
 UMBRELLAS = {"lockstep.hpp", "lockstep.cuh"}
 NEEDS_ZLIB = {"lockstep/data/gzip.hpp"}
-NEEDS_NCCL = {
-    "lockstep/comm/automatic.cuh",
-    "lockstep/comm/nccl.cuh",
-    "lockstep/comm/nccl_error.cuh",
-    "lockstep/comm/detail/nccl_group.cuh",
-}
+NEEDS_NCCL = {"lockstep/comm/nccl.cuh", "lockstep/comm/nccl_error.cuh", "lockstep/comm/detail/nccl_group.cuh"}
 NOT_IN_UMBRELLA = NEEDS_ZLIB | NEEDS_NCCL
 CUDA_HEADER = re.compile(r"<(cuda|cub/|thrust/|nccl|nv|cooperative_groups|curand|cusparse|cusolver|device_)|\.cuh")
 STANDARD_HEADER = re.compile(r"<[a-z_0-9]+>")

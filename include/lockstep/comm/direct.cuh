@@ -52,7 +52,6 @@ template <class Backend>
 class basic_direct_communicator {
  public:
   using stream_ref = typename Backend::stream_ref;
-  static constexpr std::size_t most_ranks = comm_detail::most_peers;
 
   /// One communicator a rank: rank r drives devices[r]. Allocates the inboxes, loads every kernel, and lets every pair of GPUs
   /// write to each other. Blocks until that is done; nothing else may run on the devices that waits for this process's host.
@@ -62,7 +61,7 @@ class basic_direct_communicator {
                                                                      typename Backend::options const& options,
                                                                      direct_tuning const& tuning = {}) {
     expects(!devices.empty(), "a communicator needs at least one device");
-    expects(devices.size() <= most_ranks, "a direct communicator has at most 16 ranks");
+    expects(devices.size() <= comm_detail::most_peers, "a direct communicator has at most 16 ranks");
     expects(in_range(tuning), "direct_tuning: a value is out of its range");
     for (std::size_t rank = 0; rank < devices.size(); ++rank) {
       for (std::size_t before = 0; before < rank; ++before) {

@@ -253,4 +253,7 @@ struct communicator_for<nccl, cuda> {
   }
 };
 
+template <>
+struct communicator_for<automatic, cuda> : communicator_for<nccl, cuda> {};
+
 }  // namespace lockstep
