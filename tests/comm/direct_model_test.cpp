@@ -267,7 +267,7 @@ class model_block {
     std::uint64_t const at = chunk_at(step);
     each_peer([&](int peer) {
       direct_call::range const share = call_.share(peer, all_.size);
-      each_element(share, at, [&](std::uint64_t byte) {
+      each_element(share, at, warp_, [&](std::uint64_t byte) {
         std::byte* const to = sends_into_data() ? shared_.data[static_cast<std::size_t>(peer)] + share.first + at + byte
                                                 : inbox(peer, step, rank_) + byte;
         std::memcpy(to, call_.data + share.first + at + byte, sizeof(float));
@@ -278,7 +278,7 @@ class model_block {
     sleeps_.now_and_then();
     std::uint64_t const at = chunk_at(step);
     direct_call::range const share = call_.share(rank_, all_.size);
-    each_element(share, at, [&](std::uint64_t byte) {
+    each_element(share, at, call_.warps - 1 - warp_, [&](std::uint64_t byte) {
       std::uint64_t const first = share.first + at + byte;
       float sum = 0;
       for (int source = 0; source < all_.size; ++source) {
@@ -375,11 +375,11 @@ class model_block {
       f((rank_ + i) % all_.size);
     }
   }
-  /// Those of this warp, of the chunk that begins `at` bytes into a share.
+  /// Those of one warp, of the chunk that begins `at` bytes into a share. A warp need not combine what it has sent itself.
   template <class F>
-  void each_element(direct_call::range share, std::uint64_t at, F const& f) const {
+  void each_element(direct_call::range share, std::uint64_t at, std::uint32_t warp, F const& f) const {
     std::uint64_t const end = at < share.count ? (std::min)(share.count - at, std::uint64_t{call_.chunk_bytes}) : 0;
-    for (std::uint64_t byte = warp_ * sizeof(float); byte < end; byte += call_.warps * sizeof(float)) {
+    for (std::uint64_t byte = warp * sizeof(float); byte < end; byte += call_.warps * sizeof(float)) {
       f(byte);
     }
   }

@@ -92,10 +92,10 @@ __device__ inline void begin_dependent_launch() {
 #endif
 }
 
-/// 16 bytes, past the caches that peers can't see.
+/// 16 bytes, as peers last wrote them.
 __device__ inline uint4 load_fresh(void const* from) {
   uint4 v;
-  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(from)
                : "memory");
@@ -132,14 +132,7 @@ __device__ inline void push_word(void* to, std::uint64_t word, std::uint32_t fla
                "r"(flag), "r"(static_cast<std::uint32_t>(word >> 32U))
                : "memory");
 }
-__device__ inline uint4 peek_word(void const* from) {
-  uint4 v;
-  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
+__device__ inline uint4 peek_word(void const* from) { return load_fresh(from); }
 __device__ inline bool has_word(uint4 const& seen, std::uint32_t flag) { return seen.y == flag && seen.w == flag; }
 __device__ inline std::uint64_t word_of(uint4 const& seen) { return seen.x | std::uint64_t{seen.z} << 32U; }
 

@@ -68,11 +68,13 @@ class direct_group {
       : tuning_(tuning),
         members_(devices.size()),
         calls_(static_cast<int>(devices.size()), devices.size(), static_cast<double>(options.timeout_seconds)) {
+    typename Backend::options plain = options;
+    plain.allocator = nullptr;  // peers must reach the windows, whatever the program's allocator makes
     std::vector<std::unique_ptr<typename Backend::device>> opened;
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       members_[rank].device = devices[rank];
       calls_.introduce(rank, {rank_id{static_cast<int>(rank)}, devices[rank]});
-      opened.push_back(std::make_unique<typename Backend::device>(devices[rank], options));
+      opened.push_back(std::make_unique<typename Backend::device>(devices[rank], plain));
       auto const current = opened[rank]->activate();
       int gpu = 0;
       lockstep::check(cudaGetDevice(&gpu));
