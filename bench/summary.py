@@ -126,6 +126,18 @@ def size_of(count):
     return f"{count} B"
 
 
+def update_rows(document):
+    """Of bench/update/update_bench.cu: the time of an update beside that of copying as many bytes, in the same run."""
+    whole = {**document, "machine": {"name": document["gpu"]}}
+    rows = []
+    for line in document["rows"]:
+        if not line["name"].startswith("copy") and line["elements"] > 1 << 24:
+            copying = line["bytes"] / document["copy_gb_per_second"] / 1000
+            what = ("update-134M", "single_device", 1, line["name"], "us")
+            rows.append(row(whole, *what, line["median_us"], copying, "copying as many bytes"))
+    return rows
+
+
 def instruction_rows(document):
     counts = document["instructions_a_step"]
     whole = {**document, "machine": {"name": document["processor"]}}
@@ -150,7 +162,8 @@ def rows_of(document):
         return instruction_rows(document)
     if "processor_time" in document:
         return compile_rows(document)
-    return {"training step": step_rows, "all-reduce": all_reduce_rows}[document["benchmark"]](document)
+    kinds = {"training step": step_rows, "all-reduce": all_reduce_rows, "elementwise update on one GPU": update_rows}
+    return kinds[document["benchmark"]](document)
 
 
 # ---- the table and the page --------------------------------------------------------------------------------------------------
@@ -158,7 +171,7 @@ def rows_of(document):
 
 def merged(documents):
     """All rows, in the order of works; of rows about the same, the last measured."""
-    order = [*WORKS, "all-reduce"]
+    order = [*WORKS, "update-134M", "all-reduce"]
     last = {}
     for document in sorted(documents, key=lambda one: one.get("date", "")):
         rows = rows_of(document)

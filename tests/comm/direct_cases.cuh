@@ -649,7 +649,9 @@ void refuses_bad_arguments(int ranks) {
   CHECK_THROWS_AS(making({}), lockstep::usage_error);
   CHECK_THROWS_WITH_AS(making({device_id{0}, device_id{0}}),
                        "lockstep: ranks 0 and 1 are both on device 0: list each device once", lockstep::usage_error);
-  CHECK_THROWS_AS(making({device_id{0}, device_id{1000}}), lockstep::usage_error);
+  if (std::is_same_v<Backend, lockstep::cuda>) {  // others may take any number for a GPU that is there
+    CHECK_THROWS_AS(making({device_id{0}, device_id{1000}}), lockstep::usage_error);
+  }
   CHECK_THROWS_AS(making(ids, 60, odd), lockstep::usage_error);
   CHECK_THROWS_AS(making(ids, 0), lockstep::usage_error);
 }
