@@ -146,6 +146,52 @@ TEST_CASE("replica: ranks that were told different totals are all refused, the o
   }
 }
 
+TEST_CASE("replica: buckets may be updated as they are reduced, with the same values; then no rank may skip") {
+  support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
+    CAPTURE(name);
+    std::atomic<int> wrong{0};
+    auto const said = with_replicas<Policy>(3, [&](int rank, auto& replica, tensor_major& mine) {
+      for (int k = 1; k <= 3; ++k) {
+        auto step = replica.begin({.samples = 1, .total_samples = 3, .updates = lockstep::updates::as_reduced});
+        auto ctx = step.micro_batch(1);
+        mine.backward(ctx, static_cast<float>(rank));
+        static_cast<void>(step.finish());
+        for (float const value : mine.values) {
+          wrong += std::abs(value - (1.0F - static_cast<float>(k))) > 1e-5F ? 1 : 0;  // the mean gradient is 1
+        }
+      }
+      auto last = replica.begin({.samples = 1, .total_samples = 3, .updates = lockstep::updates::as_reduced});
+      static_cast<void>(last.skip());
+    });
+    CHECK(wrong == 0);
+    for (std::string const& one : said) {
+      CHECK_MESSAGE(one.find("can't be left out") != std::string::npos, one);
+    }
+  });
+  auto const said = with_replicas<lockstep::peer_all_reduce<>>(2, [&](int, auto& replica, tensor_major&) {
+    static_cast<void>(replica.begin({.samples = 1, .updates = lockstep::updates::as_reduced}));
+  });
+  for (std::string const& one : said) {
+    CHECK_MESSAGE(one.find("only where total_samples is given") != std::string::npos, one);
+  }
+}
+
+TEST_CASE("replica: what is asked between begin and finish is of the steps before") {
+  auto const said = with_replicas<lockstep::peer_all_reduce<>>(2, [&](int rank, auto& replica, tensor_major& mine) {
+    for (std::uint64_t k = 0; k < 3; ++k) {
+      auto step = replica.begin({.samples = 1, .total_samples = 2});
+      auto ctx = step.micro_batch(1);
+      lockstep::expects(replica.applied_steps() == k, "applied_steps counts the step that is open");
+      replica.synchronize();
+      mine.backward(ctx, static_cast<float>(rank));
+      auto const result = step.finish();
+      lockstep::expects(!result.skipped() && result.samples() == 2 && result.step() == k + 1, "the result is another step's");
+    }
+    lockstep::expects(replica.applied_steps() == 3, "applied_steps misses a step");
+  });
+  CHECK(all_silent(said));
+}
+
 TEST_CASE("replica: one rank's vote skips the step everywhere, and values stay") {
   support::for_each_parallel_policy([&]<class Policy>(std::type_identity<Policy>, std::string const& name) {
     CAPTURE(name);
