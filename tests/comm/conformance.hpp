@@ -298,7 +298,9 @@ class guarded {
   static constexpr std::size_t margin = 64;
 
   explicit guarded(std::vector<std::byte> const& elements) : memory_(margin + elements.size() + margin, mark) {
-    std::copy(elements.begin(), elements.end(), memory_.begin() + margin);
+    for (std::size_t i = 0; i < elements.size(); ++i) {  // g++ 12 sees an overflow in std::copy
+      memory_[margin + i] = elements[i];
+    }
   }
 
   [[nodiscard]] std::vector<std::byte>& memory() { return memory_; }
