@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// expect: lockstep: Optimizer must be callable for one element under a policy that splits updates between ranks; see docs/concepts.md#optimizer-split
+// expect: lockstep: Optimizer must be callable for one element under a policy that splits updates between ranks; see
+// docs/concepts.md#optimizer-split
 
 #include "parts.hpp"
 
