@@ -78,7 +78,7 @@ class problem {
     applied_ = device.allocate(sizeof(std::uint64_t), lockstep::memory_use::other);
     sums_ = device.allocate(sizeof(lockstep::step_sums), lockstep::memory_use::other);
     std::uint64_t const applied = 100;
-    lockstep::step_sums const sums{.weight = 64, .nominal = 64, .nominal_squares = 4096, .ranks = 1};
+    lockstep::step_sums const sums{.weight = 64, .nominal = 64, .nominal_squares = 4096, .ranks = 1, .scale = 1};
     lockstep::cuda::copy(device.stream(), applied_.data(), &applied, sizeof applied);
     lockstep::cuda::copy(device.stream(), sums_.data(), &sums, sizeof sums);
     device.stream().synchronize();

@@ -6,12 +6,15 @@
 #include <lockstep/comm/bucket_memory.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/element_type.hpp>
+#include <lockstep/core/update.hpp>
 #include <lockstep/optimizer_state.hpp>
 #include <lockstep/plan/split.hpp>
 #include <lockstep/step_totals.hpp>
 
 #include <cstddef>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace lockstep {
 
@@ -22,6 +25,8 @@ namespace lockstep {
 ///   communication        reduce 0 | reduce 1 | publish 0 | ...    |
 ///   aside        open, prepare    | update 0 | update 1  | ...    | close
 ///
+/// Where a rule needs the norm of all gradients, their squares are added up aside instead, bucket after bucket, and updates are
+/// held.
 /// Where work is not asynchronous, everything but communication beside backward runs in the calling thread, at once.
 template <class Policy, class Optimizer, class Backend>
 class bucket_pipeline {
@@ -42,12 +47,17 @@ class bucket_pipeline {
     }
   }
 
-  /// A step begins: `nominal` samples were announced for all ranks, `samples` for this one.
-  void open(double nominal, std::size_t samples, updates when) {
+  /// From now on squares of gradients are added up, those of `stretches` on this rank.
+  void measure(typename Backend::device& device, std::vector<gradient_stretch> stretches) {
+    norm_.emplace(device, std::move(stretches));
+  }
+
+  /// A step begins: `nominal` samples were announced for all ranks, and for this one what `totals` are told.
+  void open(double nominal, std::size_t samples, bool brings_weight, updates when) {
     reduced_ = 0;
     when_ = when;
     follow(aside(), model_, opened_);
-    totals_.open(aside(), nominal, samples);
+    totals_.open(aside(), nominal, samples, brings_weight);
     if constexpr (elementwise_optimizer<Optimizer>) {
       state_.prepare(aside(), totals_.applied());
     }
@@ -57,9 +67,9 @@ class bucket_pipeline {
   }
 
   /// A micro-batch has ended, and another one begins.
-  void take_loss() {
+  void take_cells() {
     wait_for_open();
-    totals_.take_loss(model_);
+    totals_.take_cells(model_);
   }
 
   /// Sends off the buckets before `until`, behind what the model has enqueued. The last bucket has nothing left to hide behind
@@ -68,6 +78,10 @@ class bucket_pipeline {
     std::size_t const last = layout_.gradients().size() - 1;
     until = until < last ? until : last;
     if (reduced_ >= until) {
+      return;
+    }
+    if (alone()) {
+      measure_until(until);
       return;
     }
     follow(communication(), model_, ready_);
@@ -82,16 +96,21 @@ class bucket_pipeline {
   void reduce_rest(bool votes_to_skip) {
     totals_.stop_clock(measured::training, model_);
     wait_for_open();
+    if (votes_to_skip || !alone() || totals_.cells_decide()) {
+      totals_.take_cells(model_);
+    }
     if (votes_to_skip) {
-      totals_.take_loss(model_);
       totals_.withdraw(model_);
     }
     totals_.contribute(model_);
     if (alone()) {
+      measure_until(layout_.gradients().size());
+      if (norm_) {
+        follow(model_, aside(), measured_);
+      }
       closing_ = model_;
       return;
     }
-    totals_.take_loss(model_);
     stream_ref const tail = Backend::asynchronous ? communication() : model_;
     if (Backend::asynchronous) {
       follow(tail, model_, ready_);
@@ -102,11 +121,15 @@ class bucket_pipeline {
     std::size_t const buckets = layout_.gradients().size();
     auto const totals = [&] { totals_.reduce(communicator_, tail); };
     for (; reduced_ < buckets; ++reduced_) {
-      if (reduced_ + 1 < buckets) {
+      if (reduced_ + 1 < buckets || norm_) {
         reduce(reduced_, tail, [] {});
       } else {
         reduce(reduced_, tail, totals);
       }
+    }
+    if (norm_) {
+      follow(tail, beside(tail), measured_);
+      totals();
     }
     publish_updated(tail);
     if constexpr (shares) {
@@ -204,10 +227,22 @@ class bucket_pipeline {
   [[nodiscard]] bool alone() const noexcept { return communicator_.size() == 1; }
   /// Alone, nothing is hidden by many small updates.
   [[nodiscard]] bool early() const noexcept {
-    return elementwise_optimizer<Optimizer> && !alone() && when_ == updates::as_reduced;
+    return elementwise_optimizer<Optimizer> && !alone() && when_ == updates::as_reduced && !norm_;
   }
   [[nodiscard]] stream_ref aside() const { return aside_ ? aside_->ref() : model_; }
   [[nodiscard]] stream_ref communication() const { return communication_->ref(); }
+
+  /// Where what may run beside a reduction is enqueued, behind it: on the host in the same thread.
+  [[nodiscard]] stream_ref beside(stream_ref stream) const { return Backend::asynchronous ? aside() : stream; }
+
+  /// Adds up the squares of what the model has enqueued of these buckets, on the only rank.
+  void measure_until(std::size_t until) {
+    if (norm_ && reduced_ < until) {
+      follow(aside(), model_, ready_);
+      norm_->run(aside(), {reduced_, until - reduced_}, totals_.squares());
+      reduced_ = until;
+    }
+  }
 
   /// What is enqueued on `later` from now on runs after what was enqueued on `earlier`.
   static void follow(stream_ref later, stream_ref earlier, event& point) {
@@ -264,15 +299,19 @@ class bucket_pipeline {
     travel(
         layout_.gradients(), bucket, bucket_side::gradient, stream,
         [&](typed_span gradients) { Policy::reduce(communicator_, gradients, stream); }, with);
+    if (norm_) {
+      follow(beside(stream), stream, bucket_reduced_);
+      norm_->run(beside(stream), {bucket, 1}, totals_.squares());
+    }
     if constexpr (elementwise_optimizer<Optimizer>) {
       if (early()) {
         publish_updated(stream);  // the bucket before this one: its update ran beside this reduction
-        stream_ref const beside = Backend::asynchronous ? aside() : stream;
-        follow(beside, stream, bucket_reduced_);
-        totals_.start_clock(measured::updating, beside);
-        state_.update(beside, {bucket, 1}, nullptr, nullptr);
-        totals_.stop_clock(measured::updating, beside);
-        updated_.record(beside);
+        stream_ref const apart = beside(stream);
+        follow(apart, stream, bucket_reduced_);
+        totals_.start_clock(measured::updating, apart);
+        state_.update(apart, {bucket, 1}, nullptr, nullptr);
+        totals_.stop_clock(measured::updating, apart);
+        updated_.record(apart);
         updated_bucket_ = bucket;
       }
     }
@@ -315,12 +354,14 @@ class bucket_pipeline {
   std::size_t reduced_ = 0;                    // buckets sent in this step
   std::optional<std::size_t> updated_bucket_;  // updated, not published
   bool behind_open_ = false;                   // the model's stream waits for `open` already
+  std::optional<squared_norm<Backend>> norm_;  // where a rule asks for it
 
   event opened_;
   event ready_;
   event bucket_reduced_;
   event updated_;
   event reduced_all_;
+  event measured_;
   event closing_event_;
   event closed_;
   event joined_;

@@ -7,6 +7,7 @@
 #include <lockstep/core/memory.hpp>
 #include <lockstep/core/parameter_list.hpp>
 #include <lockstep/core/step_result.hpp>
+#include <lockstep/optim/gradient_rules.hpp>
 #include <lockstep/plan/order.hpp>
 
 #include <concepts>
@@ -303,6 +304,8 @@ class trainer_body {
   trainer_body(anything, anything, aggregate<Optimizer>) noexcept {}
   trainer_body(anything, anything, aggregate<Optimizer>, options) noexcept {}
   trainer_body(anything, anything, std::vector<aggregate<Optimizer>>, options) noexcept {}
+  trainer_body(anything, anything, aggregate<Optimizer>, gradient_rules, options) noexcept {}
+  trainer_body(anything, anything, std::vector<aggregate<Optimizer>>, gradient_rules, options) noexcept {}
 
   step_result step(anything, step_options = {}) { return {}; }
   step_result step_shards(anything, step_options = {}) { return {}; }
@@ -311,6 +314,7 @@ class trainer_body {
   int size() const noexcept { return 0; }
   std::add_lvalue_reference_t<Model> model(rank_id = rank_id{0});
   std::add_lvalue_reference_t<Optimizer> optimizer(std::size_t = 0, rank_id = rank_id{0});
+  gradient_rules& rules() noexcept;
   memory_usage memory(rank_id) { return {}; }
   double busy_seconds(rank_id) { return 0; }
   bool failed() const noexcept { return false; }
@@ -338,13 +342,15 @@ class replica_body {
   };
 
   template <class = void>
-  replica_body(anything, anything, anything, anything, model_promises = {}) {}
-  replica_body(anything, anything, anything, aggregate<Optimizer>, model_promises = {}) {}
+  replica_body(anything, anything, anything, anything, model_promises = {}, gradient_rules const& = {}) {}
+  replica_body(anything, anything, anything, aggregate<Optimizer>, model_promises = {}, gradient_rules const& = {}) {}
 
   step begin(step_info) { return {}; }
   rank_id rank() const noexcept { return rank_id{0}; }
   int size() const noexcept { return 0; }
   std::span<Optimizer> optimizers() noexcept { return {}; }
+  gradient_rules& rules() noexcept;
+  std::uint64_t longest(std::uint64_t) { return 0; }
   parameter_list const& parameters() const noexcept;
   std::uint64_t applied_steps() { return 0; }
   double busy_seconds() { return 0; }

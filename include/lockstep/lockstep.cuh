@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/backend/cuda.cuh>
+#include <lockstep/backend/cuda_norm.cuh>
 #include <lockstep/backend/cuda_update.cuh>
 #include <lockstep/comm/direct.cuh>
 #include <lockstep/lockstep.hpp>

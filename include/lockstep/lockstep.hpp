@@ -6,6 +6,7 @@
 #include <lockstep/backend/elementwise.hpp>
 #include <lockstep/backend/host.hpp>
 #include <lockstep/backend/host_faults.hpp>
+#include <lockstep/backend/host_norm.hpp>
 #include <lockstep/backend/host_update.hpp>
 #include <lockstep/bucket_layout.hpp>
 #include <lockstep/bucket_pipeline.hpp>
@@ -46,6 +47,8 @@
 #include <lockstep/observe/progress.hpp>
 #include <lockstep/optim/adam.hpp>
 #include <lockstep/optim/adamw.hpp>
+#include <lockstep/optim/gradient_rules.hpp>
+#include <lockstep/optim/loss_scale.hpp>
 #include <lockstep/optim/sgd.hpp>
 #include <lockstep/optimizer_state.hpp>
 #include <lockstep/plan/arena.hpp>

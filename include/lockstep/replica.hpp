@@ -14,6 +14,7 @@
 #include <lockstep/core/parameter_list.hpp>
 #include <lockstep/core/step_result.hpp>
 #include <lockstep/mark_check.hpp>
+#include <lockstep/optim/gradient_rules.hpp>
 #include <lockstep/optimizer_state.hpp>
 #include <lockstep/plan/order.hpp>
 #include <lockstep/plan/readiness.hpp>
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -48,8 +50,13 @@ class replica_body {
   /// Synchronizes: with all ranks.
   template <class Parameters>
   replica_body(typename Backend::device& device, communicator_type communicator, Parameters&& parameters,
-               std::vector<Optimizer> optimizers, model_promises promises = {})
-      : device_(device), communicator_(std::move(communicator)), promises_(promises), stream_(device.stream()) {
+               std::vector<Optimizer> optimizers, model_promises promises = {}, gradient_rules const& rules = {})
+      : device_(device),
+        communicator_(std::move(communicator)),
+        promises_(promises),
+        rules_(rules),
+        ruled_(rules),
+        stream_(device.stream()) {
     expects(communicator_.size() > 0, "the replica's communicator was moved from");
     attempt("meeting the other ranks", [&] {
       parameters_ = parameter_list(std::forward<Parameters>(parameters));
@@ -60,9 +67,9 @@ class replica_body {
   }
   template <class Parameters>
   replica_body(typename Backend::device& device, communicator_type communicator, Parameters&& parameters, Optimizer optimizer,
-               model_promises promises = {})
+               model_promises promises = {}, gradient_rules const& rules = {})
       : replica_body(device, std::move(communicator), std::forward<Parameters>(parameters),
-                     std::vector<Optimizer>{std::move(optimizer)}, promises) {}
+                     std::vector<Optimizer>{std::move(optimizer)}, promises, rules) {}
   replica_body(replica_body const&) = delete;  // marks and steps point here
   replica_body& operator=(replica_body const&) = delete;
   /// Synchronizes: waits for the steps that run, unless one failed; their results can still be read.
@@ -138,6 +145,21 @@ class replica_body {
   [[nodiscard]] parameter_list const& parameters() const noexcept { return parameters_; }
   /// Changes take effect at the next step; make the same on every rank.
   [[nodiscard]] std::span<Optimizer> optimizers() noexcept { return state_->optimizers(); }
+  /// Changes take effect at the next step; make the same on every rank. Which rules there are is fixed at construction.
+  [[nodiscard]] gradient_rules& rules() noexcept { return rules_; }
+  /// The largest `count` of any rank: how often all must step so that no rank is left waiting, those that have fewer batches
+  /// with steps of 0 samples. Collective, between two steps. Synchronizes: with all ranks.
+  [[nodiscard]] std::uint64_t longest(std::uint64_t count) {
+    expects(!open_, "longest: the step before has not ended");
+    std::uint64_t most = count;
+    attempt("agreeing on the number of steps", [&] {
+      std::uint64_t const mine[] = {count};
+      for (std::uint64_t const of_rank : agreement_type{device_, communicator_, scratch_}.all_gather(mine)) {
+        most = (std::max)(most, of_rank);
+      }
+    });
+    return most;
+  }
   /// How many updates were made. Synchronizes: waits until all steps are done.
   [[nodiscard]] std::uint64_t applied_steps() { return ended() == 0 ? 0 : outcome(ended()).applied; }
   /// How long the device has worked on forward, backward and updates so far, in seconds, without communication and what it
@@ -245,10 +267,23 @@ class replica_body {
     expects(info.updates == updates::held || info.total_samples != 0,
             "begin: buckets can be updated as they are reduced only where total_samples is given");
     wait_for_room();
+    rules_.validate();
+    expects(rules_.max_norm.has_value() == ruled_.max_norm.has_value() &&
+                rules_.loss_scale.has_value() == ruled_.loss_scale.has_value(),
+            "rules: which of them there are is fixed when the replica is built");
+    expects(!info.weight || (*info.weight >= 0 && std::isfinite(*info.weight)), "begin: weight must not be negative");
     ++steps_;
-    if constexpr (elementwise_optimizer<Optimizer>) {
-      attempt("preparing", [&] { state_->set(stream_); });
-    }
+    attempt("preparing", [&] {
+      if constexpr (elementwise_optimizer<Optimizer>) {
+        state_->set(stream_);
+      }
+      if (rules_.any()) {
+        totals_->set_rules(stream_, rules_);
+      }
+      if (info.weight) {
+        totals_->set_weight(stream_, *info.weight);
+      }
+    });
   }
 
   /// What the host does once a step is enqueued.
@@ -256,9 +291,9 @@ class replica_body {
     if constexpr (Backend::asynchronous) {
       attempt("preparing", [&] { finished_[steps_ % steps_in_flight].record(stream_); });
       return {results_, [](void* source, std::uint64_t number) { return fetch(*static_cast<results*>(source), number); },
-              steps_};
+              steps_, promises_.metrics};
     } else {
-      return step_result{totals_->outcome(steps_)};
+      return step_result{totals_->outcome(steps_), promises_.metrics};
     }
   }
 
@@ -318,7 +353,8 @@ class replica_body {
   }
 
   void meet() {
-    totals_.emplace(device_, parameters_, promises_.reports_unused);
+    rules_.validate();
+    totals_.emplace(device_, parameters_, promises_);
     results_->replica = this;
     layout_.emplace(device_, parameters_, Policy::tuning_values);
     if (device_.options().checking == checking::marks) {
@@ -373,12 +409,40 @@ class replica_body {
     constexpr tuning t = Policy::tuning_values;
     return std::string("bucket_bytes ") + std::to_string(t.bucket_bytes) + ", stage_below_bytes " +
            std::to_string(t.stage_below_bytes) + ", " + std::to_string(state_->optimizers().size()) +
-           " optimizers, reports_unused " + (promises_.reports_unused ? "yes" : "no");
+           " optimizers, reports_unused " + yes(promises_.reports_unused) + ", counts_uses " + yes(promises_.counts_uses) +
+           ", communicates " + yes(promises_.communicates) + ", " + std::to_string(promises_.metrics.size()) +
+           " metrics, max_norm " + yes(rules_.max_norm.has_value()) + ", loss_scale " + yes(rules_.loss_scale.has_value());
   }
+  [[nodiscard]] static char const* yes(bool holds) noexcept { return holds ? "yes" : "no"; }
 
   /// Before the first update: what this rank will update, with optimizer state for just that.
   void own() {
     state_->own(layout_->owned([&](std::size_t count) { return Policy::owned(count, rank(), size()); }), stream_);
+    if (rules_.any()) {
+      plan::owned_stretches const mine = layout_->owned([&](std::size_t count) { return measured_part(count); });
+      std::vector<gradient_stretch> stretches;
+      for (std::size_t i = 0; i < mine.stretches.size(); ++i) {
+        plan::mark const& m = mine.stretches[i];
+        stretches.push_back({parameters_.distinct(m.parameter).gradients().part(m.first, m.count), mine.buckets[i]});
+      }
+      pipeline_->measure(device_, std::move(stretches));
+    }
+  }
+
+  /// Of a stretch of `count` gradients, those whose squares this rank adds up: what it updates, or an equal part where every
+  /// rank updates everything. Throws usage_error for a policy that has several ranks update an element, but not all.
+  [[nodiscard]] plan::range measured_part(std::size_t count) const {
+    std::size_t owned_by_all = 0;
+    for (int r = 0; r < size(); ++r) {
+      owned_by_all += Policy::owned(count, rank_id{r}, size()).count;
+    }
+    plan::range const mine = Policy::owned(count, rank(), size());
+    if (owned_by_all == count) {
+      return mine;
+    }
+    expects(owned_by_all == count * static_cast<std::size_t>(size()) && mine.count == count,
+            "gradient_rules need a policy under which each element is updated by one rank, or by all");
+    return plan::part(count, static_cast<std::size_t>(number(rank())), static_cast<std::size_t>(size()));
   }
 
   /// This rank's gradients and totals are complete.
@@ -415,9 +479,25 @@ class replica_body {
     }
   }
 
+  /// Whether no parameter may be updated before all gradients, votes and uses are known.
+  [[nodiscard]] bool needs_all_gradients() const noexcept {
+    return rules_.any() || promises_.reports_unused || promises_.counts_uses || promises_.votes;
+  }
+
+  /// A weight as kernels take it, times the loss scale.
+  [[nodiscard]] typename Backend::weight scaled(double factor) const {
+    auto const f = static_cast<float>(factor);
+    if constexpr (std::is_constructible_v<typename Backend::weight, float, float const*>) {
+      return typename Backend::weight{f, totals_->scale()};
+    } else {
+      static_assert(!Backend::asynchronous, "a weight of this backend is built from a factor and the address of a loss scale");
+      return totals_->scale() == nullptr ? typename Backend::weight{f} : typename Backend::weight{f * *totals_->scale()};
+    }
+  }
+
   /// The first micro-batch of a size may load kernels.
   void hold_unless_known(std::size_t samples) {
-    if (Backend::asynchronous && !alone() && !knows(samples)) {
+    if (Backend::asynchronous && !alone() && samples != 0 && !knows(samples)) {
       known_sizes_.insert(std::lower_bound(known_sizes_.begin(), known_sizes_.end(), samples), samples);
       holds_ = true;
     }
@@ -429,6 +509,9 @@ class replica_body {
     gradient_listener heard;
     heard.self = this;
     heard.step = [](void* self) { of(self).asked_step_ = true; };
+    if (promises_.communicates) {
+      heard.all_reduce = [](void* self, typed_span data) { of(self).all_reduce(data); };
+    }
     heard.unused = last ? [](void* self, std::size_t index) { of(self).unused(index, true); }
                         : [](void* self, std::size_t index) { of(self).unused(index, false); };
     if (last) {
@@ -449,7 +532,7 @@ class replica_body {
 
   void ready(std::size_t first, std::size_t count) {
     expect_listed("gradient_ready", first, count);
-    if (alone() && !marks_ && !promises_.reports_unused) {
+    if (alone() && !marks_ && !promises_.reports_unused && !rules_.any()) {
       return;  // nothing waits for it
     }
     for (std::size_t listing = first; listing < first + count; ++listing) {
@@ -489,6 +572,12 @@ class replica_body {
     }
   }
 
+  /// What the model adds up over the ranks within a step. Nothing else travels then: its gradients wait for the end of
+  /// backward.
+  void all_reduce(typed_span data) {
+    attempt("adding up over the ranks within train", [&] { communicator_.all_reduce(data, reduction::sum, stream_); });
+  }
+
   /// The first step sends nothing before backward has ended, and records in which order gradients became ready.
   [[nodiscard]] bool recording() const noexcept { return steps_ == 1 && !alone(); }
 
@@ -504,7 +593,7 @@ class replica_body {
   /// Sends off the buckets that are complete. The first step of a size loads kernels, perhaps, which must not happen while
   /// another rank waits for this one: it reduces after backward. So do models that may make the host wait.
   void launch_ready() {
-    if (!alone() && !recording() && !marks_ && !holds_) {
+    if ((!alone() || rules_.any()) && !recording() && !marks_ && !holds_) {
       [[maybe_unused]] auto const current = activate(device_);
       pipeline_->reduce_until(layout_->readiness().launchable());
     }
@@ -514,6 +603,8 @@ class replica_body {
   communicator_type communicator_;
   parameter_list parameters_;
   model_promises promises_;
+  gradient_rules rules_;
+  gradient_rules ruled_;  // at construction
   stream_ref stream_;
   std::optional<optimizer_state<Optimizer, Backend>> state_;
   std::optional<bucket_layout<Backend>> layout_;
@@ -558,10 +649,10 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   }
 
   /// The context for the next `samples` samples: at least 1, and together not more than announced. The model runs before the
-  /// next call of this object.
+  /// next call of this object. Of a model that communicates, every rank runs equally many micro-batches, with 0 samples too.
   [[nodiscard]] train_context<Backend> micro_batch(std::size_t samples) {
     expects(phase_ == phase::backward, "micro_batch comes before reduce");
-    expects(samples > 0, "a micro-batch has at least one sample");
+    expects(samples > 0 || owner_.promises_.communicates, "a micro-batch has at least one sample");
     close_micro_batch();
     if (samples > info_.samples - trained_) {
       refuse(std::string("micro_batch(") + std::to_string(samples) + "): " + std::to_string(info_.samples) +
@@ -569,24 +660,32 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     }
     expect_going_on();
     if (micro_batches_ != 0) {
-      owner_.attempt("preparing", [&] { owner_.pipeline_->take_loss(); });
+      owner_.attempt("preparing", [&] { owner_.pipeline_->take_cells(); });
     }
     owner_.hold_unless_known(samples);
     bool const accumulate = owner_.accumulated_;
     running_ = samples;
     double const nominal = owner_.nominal_;
-    auto const weight = static_cast<float>(1.0 / nominal);
-    return train_context<Backend>{
-        {.stream = owner_.stream_,
-         .sample_weight = typename Backend::weight{weight},
-         .shard_weight = typename Backend::weight{static_cast<float>(static_cast<double>(samples) / nominal)},
-         .host_sample_weight = weight,
-         .loss = owner_.totals_->loss_cell(),
-         .accumulate = accumulate,
-         .rank = owner_.rank(),
-         .step = owner_.steps_,
-         .shard = static_cast<std::size_t>(number(owner_.rank())) + micro_batches_++ * static_cast<std::size_t>(owner_.size()),
-         .listener = owner_.listener(trained_ + samples == info_.samples)}};
+    totals_type const& totals = *owner_.totals_;
+    train_arguments<Backend> arguments{
+        .stream = owner_.stream_,
+        .sample_weight = owner_.scaled(1.0 / nominal),
+        .shard_weight = owner_.scaled(static_cast<double>(samples) / nominal),
+        .loss = totals.loss_cell(),
+        .counted = totals.counted_cell(),
+        .skip_vote = totals.vote_cell(),
+        .metrics = totals.metric_cells(),
+        .metric_count = owner_.promises_.metrics.size(),
+        .use_counts = totals.use_cells(),
+        .accumulate = accumulate,
+        .rank = owner_.rank(),
+        .step = owner_.steps_,
+        .shard = static_cast<std::size_t>(number(owner_.rank())) + micro_batches_++ * static_cast<std::size_t>(owner_.size()),
+        .listener = owner_.listener(trained_ + samples == info_.samples)};
+    if (totals.scale() == nullptr) {
+      arguments.host_sample_weight = static_cast<float>(1.0 / nominal);
+    }
+    return train_context<Backend>{arguments};
   }
 
   /// Adds gradients, loss and weights over the ranks. Throws usage_error when fewer samples were trained than announced.
@@ -637,7 +736,8 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   /// ends the step with `finish` as ever. Instead of `finish`, before `reduce`.
   step_result skip() {
     expects(phase_ == phase::backward, "skip comes before reduce");
-    expects(info_.updates == updates::held, "skip: this step updates buckets as they are reduced, so it can't be left out");
+    expects(info_.updates == updates::held || owner_.needs_all_gradients(),
+            "skip: this step updates buckets as they are reduced, so it can't be left out");
     close_micro_batch();
     voted_ = true;
     reduce_all();
@@ -671,8 +771,9 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     owner.nominal_ = info.total_samples != 0 ? static_cast<double>(info.total_samples) : 1.0;
     owner.attempt("preparing", [&] {
       owner.layout_->readiness().reset();
-      owner.holds_ = !owner.promises_.capturable || info.first_of_its_sizes;
-      owner.pipeline_->open(owner.nominal_, info.samples, owner.promises_.reports_unused ? updates::held : info.updates);
+      owner.holds_ = !owner.promises_.capturable || info.first_of_its_sizes || owner.promises_.communicates;
+      owner.pipeline_->open(owner.nominal_, info.samples, info.weight.has_value(),
+                            owner.needs_all_gradients() ? updates::held : info.updates);
       owner.accumulated_ = !owner.promises_.honours_accumulate || info.samples == 0;
       if (owner.accumulated_) {
         owner.layout_->gradients().zero_gradients(owner.stream_);
@@ -683,8 +784,8 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
 
   /// Counts what the model has done since the last call.
   void close_micro_batch() {
-    if (running_ != 0) {
-      trained_ += std::exchange(running_, 0);
+    if (running_) {
+      trained_ += *std::exchange(running_, std::nullopt);
       owner_.accumulated_ = true;
       owner_.totals_->close_micro_batch();
     }
@@ -703,7 +804,7 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   running when_;
   int exceptions_ = std::uncaught_exceptions();
   std::size_t trained_ = 0;
-  std::size_t running_ = 0;
+  std::optional<std::size_t> running_;  // samples of the micro-batch that runs
   std::size_t micro_batches_ = 0;
   phase phase_ = phase::backward;
   bool voted_ = false;

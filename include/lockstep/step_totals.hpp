@@ -5,14 +5,18 @@
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/clock.hpp>
 #include <lockstep/core/element_type.hpp>
+#include <lockstep/core/error.hpp>
 #include <lockstep/core/host_device.hpp>
 #include <lockstep/core/memory.hpp>
+#include <lockstep/core/options.hpp>
 #include <lockstep/core/parameter_list.hpp>
 #include <lockstep/core/step_result.hpp>
 #include <lockstep/core/update.hpp>
+#include <lockstep/optim/gradient_rules.hpp>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -20,6 +24,15 @@
 #include <vector>
 
 namespace lockstep {
+
+/// gradient_rules as a device reads them.
+struct device_rules {
+  double max_norm = 0;
+  bool scales = false;
+  loss_scale scaling;
+
+  friend bool operator==(device_rules const&, device_rules const&) = default;
+};
 
 /// What a device counts from step to step, in its own memory.
 struct step_counters {
@@ -30,56 +43,140 @@ struct step_counters {
   std::uint64_t training_since = 0;
   std::uint64_t updating_ns = 0;
   std::uint64_t updating_since = 0;
+  /// Of the steps that follow.
+  device_rules rules;
+  loss_scale_state scale;
+  /// What this rank's samples count for in the step that follows, where that is not their number.
+  double weight = 0;
 };
 
 /// What is enqueued for a step's totals: one call each, on one thread of the device.
 namespace totals_detail {
 
+/// Where a model leaves what it adds up: f32 cells, zero when a micro-batch begins. The first is the loss; behind it, where the
+/// model promises any of them, what counted, a vote to skip, its metrics, and how often each listing was used.
+struct cells {
+  static constexpr std::uint32_t loss = 0;
+  static constexpr std::uint32_t counted = 1;
+  static constexpr std::uint32_t vote = 2;
+  static constexpr std::uint32_t metrics = 3;
+
+  float* at;
+  std::uint32_t count;
+  std::uint32_t metric_count;
+  /// By listing, the distinct parameter; null where uses are not counted on the device.
+  std::uint32_t const* distinct;
+};
+
 /// Puts everything to its start, once.
 struct clear {
   step_sums* sums;
   step_counters* counters;
-  float* loss;
+  cells model;
 
   LOCKSTEP_HOST_DEVICE void operator()() const {
     *sums = {};
     *counters = {};
-    *loss = 0;
+    for (std::uint32_t i = 0; i < model.count; ++i) {
+      model.at[i] = 0;
+    }
   }
 };
 
-/// A step begins: this rank's part of the sums. The loss cell is zero already.
+/// Rules for the steps that follow. The loss scale starts with the first.
+struct set_rules {
+  step_counters* counters;
+  device_rules rules;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const {
+    if (!counters->rules.scales) {
+      counters->scale = rules.scaling.first();
+    }
+    counters->rules = rules;
+  }
+};
+
+struct set_weight {
+  step_counters* counters;
+  double weight;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const { counters->weight = weight; }
+};
+
+/// Where the weight of a rank's samples is known from.
+enum class weighing : std::uint8_t { samples, batch, model };
+
+/// A step begins: this rank's part of the sums, and the `count` numbers behind them. The cells are zero already.
 struct open {
   step_sums* sums;
   step_counters* counters;
+  std::uint32_t count;
+  weighing from;
   double nominal;
   double samples;
 
   LOCKSTEP_HOST_DEVICE void operator()() const {
-    *sums = {0, samples, 0, nominal, nominal * nominal, 1};
+    double const weight = from == weighing::samples ? samples : from == weighing::batch ? counters->weight : 0;
+    *sums = {.weight = weight,
+             .nominal = nominal,
+             .nominal_squares = nominal * nominal,
+             .ranks = 1,
+             .scale = counters->rules.scales ? static_cast<double>(counters->scale.scale) : 1.0,
+             .max_norm = counters->rules.max_norm};
+    auto* const numbers = reinterpret_cast<double*>(sums + 1);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      numbers[i] = 0;
+    }
     ++counters->steps;
   }
 };
 
-/// A micro-batch has ended.
-struct take_loss {
-  step_sums* sums;
-  float* loss;
-
-  LOCKSTEP_HOST_DEVICE void operator()() const {
-    sums->loss += static_cast<double>(*loss);
-    *loss = 0;
-  }
-};
-
-/// This rank votes to leave the step out: it has no samples and no loss.
+/// This rank votes to leave the step out: nothing of it counts.
 struct withdraw {
   step_sums* sums;
+  std::uint32_t metric_count;
 
   LOCKSTEP_HOST_DEVICE void operator()() const {
     sums->loss = 0;
     sums->weight = 0;
     sums->votes = 1;
+    for (std::uint32_t m = 0; m < metric_count; ++m) {
+      reinterpret_cast<double*>(sums + 1)[m] = 0;
+    }
+  }
+};
+
+/// A micro-batch has ended: what the model left in its cells.
+struct take {
+  step_sums* sums;
+  cells model;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const {
+    sums->loss += static_cast<double>(model.at[cells::loss]);
+    model.at[cells::loss] = 0;
+    if (model.count > 1) {
+      take_rest();
+    }
+  }
+  LOCKSTEP_HOST_DEVICE void take_rest() const {
+    auto* const metrics = reinterpret_cast<double*>(sums + 1);
+    double* const uses = metrics + model.metric_count;
+    float const* const used = model.at + cells::metrics + model.metric_count;
+    sums->weight += static_cast<double>(model.at[cells::counted]);
+    bool const votes = model.at[cells::vote] != 0;
+    for (std::uint32_t m = 0; m < model.metric_count; ++m) {
+      metrics[m] += static_cast<double>(model.at[cells::metrics + m]);
+    }
+    for (std::uint32_t i = cells::metrics + model.metric_count; i < model.count; ++i) {
+      std::uint32_t const listing = i - cells::metrics - model.metric_count;
+      uses[model.distinct[listing]] += static_cast<double>(used[listing]);
+    }
+    for (std::uint32_t i = cells::counted; i < model.count; ++i) {
+      model.at[i] = 0;
+    }
+    if (votes || sums->votes != 0) {
+      withdraw{sums, model.metric_count}();
+    }
   }
 };
 
@@ -96,29 +193,42 @@ struct stop_clock {
   LOCKSTEP_HOST_DEVICE void operator()() const { *total += clock_ns() - *since; }
 };
 
-/// All is added up: leaves the outcome where the host reads it. `loss` is null, or is taken first.
+/// All is added up: leaves the outcome where the host reads it, and the loss scale for the next step. Cells that are `pending`
+/// are taken first.
 struct close {
   step_sums* sums;
   step_counters* counters;
-  float* loss;
+  cells model;
+  bool pending;
   step_outcome* outcomes;
   std::uint64_t slots;
 
   LOCKSTEP_HOST_DEVICE void operator()() const {
-    if (loss != nullptr) {
-      take_loss{sums, loss}();
+    if (pending) {
+      take{sums, model}();
     }
     if (!sums->skipped()) {
       ++counters->applied;
     }
-    outcomes[counters->steps % slots] = {*sums, counters->steps, counters->applied};
+    if (counters->rules.scales && sums->votes == 0 && sums->weight > 0 && !sums->differ()) {
+      counters->scale = counters->rules.scaling.next(counters->scale,
+                                                     sums->overflowed() ? gradient_range::overflowed : gradient_range::finite);
+    }
+    step_outcome& left = outcomes[counters->steps % slots];
+    left.sums = *sums;
+    for (std::uint32_t m = 0; m < model.metric_count; ++m) {
+      left.metrics[m] = reinterpret_cast<double const*>(sums + 1)[m];
+    }
+    left.step = counters->steps;
+    left.applied = counters->applied;
   }
 };
 
 }  // namespace totals_detail
 
-/// What a step adds up over all ranks beside gradients: the loss, the samples that counted, votes to skip, and, where the model
-/// reports them, in how many micro-batches each parameter was used. All of it lies in device memory, and is worked out there.
+/// What a step adds up over all ranks beside gradients: the loss, what counted, votes to skip, the squares of gradients where a
+/// rule asks for them, metrics, and, where the model counts them, in how many micro-batches each parameter was used. All of it
+/// lies in device memory, and is worked out there.
 template <class Backend>
 class step_totals {
  public:
@@ -127,30 +237,74 @@ class step_totals {
   /// Outcomes are kept for this many steps.
   static constexpr std::uint64_t kept = 64;
 
-  /// Requires: `parameters` outlives this object.
-  step_totals(typename Backend::device& device, parameter_list const& parameters, bool reports_unused)
+  /// Throws usage_error for promises that don't go together, and for more than 8 metrics. Requires: `parameters` outlives this
+  /// object. Synchronizes: the host waits for the device.
+  step_totals(typename Backend::device& device, parameter_list const& parameters, model_promises const& promises)
       : parameters_(&parameters),
+        promises_(checked(promises)),
         measures_busy_(device.options().measure_busy),
-        uses_(reports_unused ? parameters.distinct_count() : 0, 0.0),
-        unused_(reports_unused ? parameters.listings().size() : 0, 0),
-        sums_(device.allocate(sizeof(step_sums) + uses_.size() * sizeof(double), memory_use::other)),
+        uses_(promises.reports_unused ? parameters.distinct_count() : 0, 0.0),
+        unused_(promises.reports_unused ? parameters.listings().size() : 0, 0),
+        sums_(device.allocate(sizeof(step_sums) + behind_sums() * sizeof(double), memory_use::other)),
         counters_(device.allocate(sizeof(step_counters), memory_use::other)),
-        loss_(device.allocate(sizeof(float), memory_use::other)),
+        cells_(device.allocate(cell_count() * sizeof(float), memory_use::other)),
         outcomes_(device.allocate_pinned(kept * sizeof(step_outcome))) {
     std::fill_n(outcomes_.template as<step_outcome>(), kept, step_outcome{});
-    Backend::invoke(device.stream(), totals_detail::clear{sums(), counters(), loss_cell()});
+    if (promises.counts_uses) {
+      std::vector<std::uint32_t> distinct;
+      for (std::size_t const p : parameters.distinct_of_listing()) {
+        distinct.push_back(static_cast<std::uint32_t>(p));
+      }
+      distinct_ = device.allocate(distinct.size() * sizeof(std::uint32_t), memory_use::other);
+      Backend::copy(device.stream(), distinct_.data(), distinct.data(), distinct.size() * sizeof(std::uint32_t));
+      device.stream().synchronize();
+    }
+    Backend::invoke(device.stream(), totals_detail::clear{sums(), counters(), model_cells()});
   }
 
-  /// `nominal` samples were announced for all ranks, `samples` of them for this one.
-  void open(stream_ref stream, double nominal, std::size_t samples) {
-    Backend::invoke(stream, totals_detail::open{sums(), counters(), nominal, static_cast<double>(samples)});
+  /// Takes rules for the steps that follow; enqueues nothing where they are those that were set before.
+  void set_rules(stream_ref stream, gradient_rules const& rules) {
+    device_rules now;
+    now.scales = rules.loss_scale.has_value();
+    now.scaling = rules.loss_scale.value_or(loss_scale{});
+    now.max_norm = rules.max_norm && std::isfinite(*rules.max_norm) ? static_cast<double>(*rules.max_norm) : 0.0;
+    if (!(now == rules_)) {
+      rules_ = now;
+      Backend::invoke(stream, totals_detail::set_rules{counters(), now});
+    }
+  }
+  /// The same for what this rank's samples count for.
+  void set_weight(stream_ref stream, double weight) {
+    if (weight != weight_) {
+      weight_ = weight;
+      Backend::invoke(stream, totals_detail::set_weight{counters(), weight});
+    }
+  }
+
+  /// `nominal` samples were announced for all ranks, `samples` of them for this one. They count as `set_weight` was told last
+  /// where the step `brings_weight`, as the model says where it promises that, and else as one each.
+  void open(stream_ref stream, double nominal, std::size_t samples, bool brings_weight) {
+    using totals_detail::weighing;
+    weighing const from = brings_weight ? weighing::batch : promises_.counts_weight ? weighing::model : weighing::samples;
+    Backend::invoke(stream, totals_detail::open{sums(), counters(), static_cast<std::uint32_t>(behind_sums()), from, nominal,
+                                                static_cast<double>(samples)});
     std::fill(uses_.begin(), uses_.end(), 0.0);
     std::fill(unused_.begin(), unused_.end(), std::uint8_t{0});
-    pending_loss_ = false;
+    pending_ = false;
   }
 
-  /// Where the model adds its weighted loss: zero when a micro-batch begins.
-  [[nodiscard]] float* loss_cell() const noexcept { return loss_.template as<float>(); }
+  /// Where the model adds up: zero when a micro-batch begins. Null for what it does not promise.
+  [[nodiscard]] float* loss_cell() const noexcept { return cell(totals_detail::cells::loss); }
+  [[nodiscard]] float* counted_cell() const noexcept {
+    return promises_.counts_weight ? cell(totals_detail::cells::counted) : nullptr;
+  }
+  [[nodiscard]] float* vote_cell() const noexcept { return promises_.votes ? cell(totals_detail::cells::vote) : nullptr; }
+  [[nodiscard]] float* metric_cells() const noexcept {
+    return promises_.metrics.empty() ? nullptr : cell(totals_detail::cells::metrics);
+  }
+  [[nodiscard]] float* use_cells() const noexcept {
+    return promises_.counts_uses ? cell(totals_detail::cells::metrics + promises_.metrics.size()) : nullptr;
+  }
 
   /// A listing takes no part in the micro-batch that runs. Returns the distinct parameter when none of its listings does.
   std::optional<std::size_t> mark_unused(std::size_t listing) {
@@ -164,9 +318,9 @@ class step_totals {
     return distinct[listing];
   }
 
-  /// The model has run; its loss is taken by the next call of `take_loss` or `close`.
+  /// The model has run; what it left in its cells is taken by the next call of `take_cells` or `close`.
   void close_micro_batch() {
-    pending_loss_ = true;
+    pending_ = true;
     for (std::size_t listing = 0; listing < unused_.size(); ++listing) {
       if (std::exchange(unused_[listing], std::uint8_t{0}) == 0) {
         uses_[parameters_->distinct_of_listing()[listing]] += 1;
@@ -175,34 +329,39 @@ class step_totals {
   }
 
   /// Before another micro-batch, and before `reduce`. Behind `open`.
-  void take_loss(stream_ref stream) {
-    if (std::exchange(pending_loss_, false)) {
-      Backend::invoke(stream, totals_detail::take_loss{sums(), loss_cell()});
+  void take_cells(stream_ref stream) {
+    if (std::exchange(pending_, false)) {
+      Backend::invoke(stream, totals_detail::take{sums(), model_cells()});
     }
+  }
+  /// Whether an update depends on what the model leaves in its cells.
+  [[nodiscard]] bool cells_decide() const noexcept {
+    return promises_.counts_weight || promises_.votes || promises_.counts_uses;
   }
 
   /// This rank votes to leave the step out.
-  void withdraw(stream_ref stream) { Backend::invoke(stream, totals_detail::withdraw{sums()}); }
+  void withdraw(stream_ref stream) {
+    Backend::invoke(stream, totals_detail::withdraw{sums(), static_cast<std::uint32_t>(promises_.metrics.size())});
+  }
 
   /// What this rank adds has been enqueued, but for the use counts, which the host knows.
   void contribute(stream_ref stream) {
     if (!uses_.empty()) {
-      Backend::copy(stream, sums() + 1, uses_.data(), uses_.size() * sizeof(double));
+      Backend::copy(stream, use_counts(), uses_.data(), uses_.size() * sizeof(double));
     }
   }
 
   /// Adds up over the ranks.
   template <class Communicator>
   void reduce(Communicator& communicator, stream_ref stream) {
-    communicator.all_reduce(typed_span{sums_.data(), sizeof(step_sums) / sizeof(double) + uses_.size(), element_type::f64},
+    communicator.all_reduce(typed_span{sums_.data(), sizeof(step_sums) / sizeof(double) + behind_sums(), element_type::f64},
                             reduction::sum, stream);
   }
 
   /// Leaves the outcome of the step where the host reads it.
   void close(stream_ref stream) {
-    Backend::invoke(stream,
-                    totals_detail::close{sums(), counters(), std::exchange(pending_loss_, false) ? loss_cell() : nullptr,
-                                         outcomes_.template as<step_outcome>(), kept});
+    Backend::invoke(stream, totals_detail::close{sums(), counters(), model_cells(), std::exchange(pending_, false),
+                                                 outcomes_.template as<step_outcome>(), kept});
   }
 
   /// Measures what is enqueued between the two: forward and backward, or an update.
@@ -229,35 +388,64 @@ class step_totals {
 
   /// In device memory; sums over all ranks once they were reduced.
   [[nodiscard]] step_sums* sums() const noexcept { return sums_.template as<step_sums>(); }
-  /// In device memory: in how many micro-batches each distinct parameter was used; null where the model does not report that.
-  [[nodiscard]] double const* uses() const noexcept {
-    return uses_.empty() ? nullptr : reinterpret_cast<double const*>(sums() + 1);
-  }
-  /// The same on the host, empty where they are not reported, once what was enqueued is done.
+  /// In device memory: in how many micro-batches each distinct parameter was used; null where that is not counted.
+  [[nodiscard]] double const* uses() const noexcept { return counts_uses() ? use_counts() : nullptr; }
+  /// The same on the host, empty where they are not counted, once what was enqueued is done.
   [[nodiscard]] std::vector<double> uses_on_host(stream_ref stream) const {
-    std::vector<double> counts(uses_.size());
+    std::vector<double> counts(counts_uses() ? parameters_->distinct_count() : 0);
     Backend::copy(stream, counts.data(), uses(), counts.size() * sizeof(double));
     return counts;
   }
+  /// In device memory: the sum of squares of gradients of the step that runs.
+  [[nodiscard]] double* squares() const noexcept { return &sums()->squares; }
+  /// In device memory: the loss scale of the step that runs; null where there is none.
+  [[nodiscard]] float const* scale() const noexcept { return rules_.scales ? &counters()->scale.scale : nullptr; }
   /// In device memory: how many updates were made before this step.
   [[nodiscard]] std::uint64_t const* applied() const noexcept { return &counters()->applied; }
 
  private:
   static_assert(sizeof(step_sums) % sizeof(double) == 0);
 
+  [[nodiscard]] static model_promises checked(model_promises const& promises) {
+    expects(promises.metrics.size() <= max_metrics, "a model has at most 8 metrics");
+    expects(!(promises.reports_unused && promises.counts_uses),
+            "a model promises reports_unused or counts_uses: unused parameters are known on the host or on the device");
+    return promises;
+  }
+
+  [[nodiscard]] bool counts_uses() const noexcept { return promises_.reports_unused || promises_.counts_uses; }
+  /// Numbers behind the sums: metrics, then uses by distinct parameter.
+  [[nodiscard]] std::size_t behind_sums() const noexcept {
+    return promises_.metrics.size() + (counts_uses() ? parameters_->distinct_count() : 0);
+  }
+  [[nodiscard]] double* use_counts() const noexcept { return reinterpret_cast<double*>(sums() + 1) + promises_.metrics.size(); }
+  [[nodiscard]] std::size_t cell_count() const noexcept {
+    return cells_decide() || !promises_.metrics.empty() ? totals_detail::cells::metrics + promises_.metrics.size() +
+                                                              (promises_.counts_uses ? parameters_->listings().size() : 0)
+                                                        : 1;
+  }
+  [[nodiscard]] totals_detail::cells model_cells() const noexcept {
+    return {cell(0), static_cast<std::uint32_t>(cell_count()), static_cast<std::uint32_t>(promises_.metrics.size()),
+            promises_.counts_uses ? distinct_.template as<std::uint32_t>() : nullptr};
+  }
+  [[nodiscard]] float* cell(std::size_t at) const noexcept { return cells_.template as<float>() + at; }
   [[nodiscard]] std::uint64_t* since(measured which) const noexcept {
     return which == measured::training ? &counters()->training_since : &counters()->updating_since;
   }
   [[nodiscard]] step_counters* counters() const noexcept { return counters_.template as<step_counters>(); }
 
   parameter_list const* parameters_;
+  model_promises promises_;
   bool measures_busy_;
-  std::vector<double> uses_;          // by distinct parameter, on this rank
+  device_rules rules_;                // set last
+  double weight_ = 0;                 // set last
+  std::vector<double> uses_;          // by distinct parameter, on this rank, where the host reports them
   std::vector<std::uint8_t> unused_;  // by listing, in the micro-batch that runs
-  bool pending_loss_ = false;         // the loss cell holds a micro-batch's
-  typename Backend::buffer sums_;     // step_sums, and the use counts behind it
+  bool pending_ = false;              // the cells hold what a micro-batch left
+  typename Backend::buffer sums_;     // step_sums, and the numbers behind them
   typename Backend::buffer counters_;
-  typename Backend::buffer loss_;
+  typename Backend::buffer cells_;
+  typename Backend::buffer distinct_;
   typename Backend::pinned_buffer outcomes_;
 };
 

@@ -11,6 +11,7 @@
 #include <lockstep/core/devices.hpp>
 #include <lockstep/core/work_queue.hpp>
 #include <lockstep/input_slots.hpp>
+#include <lockstep/optim/gradient_rules.hpp>
 #include <lockstep/plan/split.hpp>
 #include <lockstep/replica.hpp>
 
@@ -41,11 +42,13 @@ class trainer_body {
 
   /// Builds one model a device with `factory(device_context<backend>&)`, one after another, each in its rank's thread; models
   /// are built in place and never moved. Values become rank 0's on every rank. `optimizers` holds one for all parameters, or
-  /// one a parameter group. Throws usage_error for what is wrong with devices, parameters or optimizers, and what the factory
-  /// throws; no thread is left.
+  /// one a parameter group; `rules` hold for all gradients together. Throws usage_error for what is wrong with devices,
+  /// parameters or optimizers, and what the factory throws; no thread is left.
   template <class Factory>
-  trainer_body(devices const& chosen, Factory&& factory, std::vector<Optimizer> optimizers, options_type const& options = {})
-      : options_(options), optimizers_(std::move(optimizers)), captured_(graphs_of(options)) {
+  trainer_body(devices const& chosen, Factory&& factory, std::vector<Optimizer> optimizers, gradient_rules const& rules,
+               options_type const& options = {})
+      : options_(options), optimizers_(std::move(optimizers)), rules_(rules), captured_(graphs_of(options)) {
+    rules_.validate();
     std::vector<device_id> const ids = chosen.resolve(backend_type::device_count());
     auto communicators = communicator_for<typename Policy::transport, backend_type>::create(ids, options);
     for (std::size_t r = 0; r < ids.size(); ++r) {
@@ -65,7 +68,7 @@ class trainer_body {
       on_all_ranks(waiting::as_long_as_it_takes, [&communicators, this](rank_state& self) {
         auto& communicator = communicators[static_cast<std::size_t>(number(self.rank))];
         self.replica.emplace(self.device, std::move(communicator), self.model->value.parameters(), optimizers_,
-                             promises_of<Model>());
+                             promises_of<Model>(), rules_);
       });
     } catch (...) {
       tear_down();
@@ -73,8 +76,15 @@ class trainer_body {
     }
   }
   template <class Factory>
+  trainer_body(devices const& chosen, Factory&& factory, Optimizer optimizer, gradient_rules const& rules,
+               options_type const& options = {})
+      : trainer_body(chosen, std::forward<Factory>(factory), std::vector<Optimizer>{std::move(optimizer)}, rules, options) {}
+  template <class Factory>
+  trainer_body(devices const& chosen, Factory&& factory, std::vector<Optimizer> optimizers, options_type const& options = {})
+      : trainer_body(chosen, std::forward<Factory>(factory), std::move(optimizers), gradient_rules{}, options) {}
+  template <class Factory>
   trainer_body(devices const& chosen, Factory&& factory, Optimizer optimizer, options_type const& options = {})
-      : trainer_body(chosen, std::forward<Factory>(factory), std::vector<Optimizer>{std::move(optimizer)}, options) {}
+      : trainer_body(chosen, std::forward<Factory>(factory), std::move(optimizer), gradient_rules{}, options) {}
 
   trainer_body(trainer_body const&) = delete;  // ranks point into it
   trainer_body& operator=(trainer_body const&) = delete;
@@ -160,6 +170,10 @@ class trainer_body {
       return state(rank).replica->optimizers()[group];
     }
   }
+
+  /// What holds for all gradients together: changes take effect at the next step. Which rules there are is fixed at
+  /// construction.
+  [[nodiscard]] gradient_rules& rules() noexcept { return rules_; }
 
   /// Bytes on a rank's device: what the library allocated there, inboxes of its communicator included, and the model's
   /// parameters and gradients, wherever they lie.
@@ -252,6 +266,7 @@ class trainer_body {
     std::optional<replica_type> replica;
     std::vector<typename graph_of<backend_type>::type> graphs;  // by place in captured_; they end before the communicator
     std::optional<batch_type> shard;                            // of the step that runs
+    std::size_t pieces = 0;                                     // that it is cut into
     step_result result;
     std::uint64_t steps = 0;
     bool stuck = false;  // its thread never came back
@@ -335,11 +350,13 @@ class trainer_body {
   void check_step(step_options options) {
     expects(options.micro_batches > 0, "step: give at least one micro-batch");
     expects_healthy();
+    rules_.validate();
     if constexpr (elementwise_optimizer<Optimizer>) {
       validate(optimizers_);
     }
     for (auto const& rank : ranks_) {
       rank->replica->parameters().expect_unchanged(rank->model->value.parameters());
+      rank->replica->rules() = rules_;
       if constexpr (elementwise_optimizer<Optimizer>) {
         std::copy(optimizers_.begin(), optimizers_.end(), rank->replica->optimizers().begin());
       }
@@ -429,12 +446,13 @@ class trainer_body {
         rank->shard.emplace(rank->inputs.place(*rank->shard, rank->device.stream()));
       }
     }
+    set_pieces(options);
     keep_failure([&] {
       std::size_t const graph = graph_for(total, options);
-      bool const fresh = has_new_sizes(options);
-      on_all_ranks(waiting::one_timeout, [total, options, graph, fresh](rank_state& self) {
+      bool const fresh = has_new_sizes();
+      on_all_ranks(waiting::one_timeout, [total, graph, fresh](rank_state& self) {
         [[maybe_unused]] typename backend_type::profiler_range const range{"lockstep step"};
-        self.result = graph < self.graphs.size() ? replay(self, total, graph) : run(self, total, options, fresh);
+        self.result = graph < self.graphs.size() ? replay(self, total, graph) : run(self, total, fresh);
         self.inputs.used(self.device.stream());
       });
     });
@@ -447,24 +465,40 @@ class trainer_body {
   }
 
   [[nodiscard]] static step_info info_of(rank_state& self, std::size_t total) {
-    return {.samples = lockstep::sample_count(*self.shard), .total_samples = total, .updates = updates::as_reduced};
+    step_info info{.samples = lockstep::sample_count(*self.shard), .total_samples = total, .updates = updates::as_reduced};
+    if constexpr (weighted_batch<batch_type>) {
+      info.weight = lockstep::batch_weight(*self.shard);
+    }
+    return info;
+  }
+
+  /// Into how many micro-batches each rank cuts its shard. None of them is empty, but where models communicate: then each rank
+  /// has as many as the one with most samples.
+  void set_pieces(step_options options) {
+    std::size_t most = 0;
+    for (auto const& rank : ranks_) {
+      rank->pieces = (std::min)(options.micro_batches, lockstep::sample_count(*rank->shard));
+      most = (std::max)(most, rank->pieces);
+    }
+    for (auto const& rank : ranks_) {
+      rank->pieces = promises_of<Model>().communicates ? most : rank->pieces;
+    }
   }
 
   /// Whether any rank trains a number of samples for the first time.
-  [[nodiscard]] bool has_new_sizes([[maybe_unused]] step_options options) const {
+  [[nodiscard]] bool has_new_sizes() const {
     if constexpr (backend_type::asynchronous) {
-      return std::any_of(ranks_.begin(), ranks_.end(), [&](auto const& rank) {
+      return std::any_of(ranks_.begin(), ranks_.end(), [](auto const& rank) {
         std::size_t const samples = lockstep::sample_count(*rank->shard);
-        std::size_t const pieces = (std::min)(options.micro_batches, samples);
-        return samples != 0 && !(rank->replica->knows(plan::split(samples, pieces, 0).count) &&
-                                 rank->replica->knows(plan::split(samples, pieces, pieces - 1).count));
+        return samples != 0 && !(rank->replica->knows(plan::split(samples, rank->pieces, 0).count) &&
+                                 rank->replica->knows(plan::split(samples, rank->pieces, rank->pieces - 1).count));
       });
     } else {
       return false;
     }
   }
 
-  static step_result run(rank_state& self, std::size_t total, step_options options, bool has_new_sizes) {
+  static step_result run(rank_state& self, std::size_t total, bool has_new_sizes) {
     step_info info = info_of(self, total);
     info.first_of_its_sizes = has_new_sizes;
     auto step = self.replica->begin(info);
@@ -473,7 +507,7 @@ class trainer_body {
         self.device.begin_step(++self.steps, [&self] { return self.replica->communicator().aborted(); });
       }
       step.expect_going_on();
-      train(self.model->value, *self.shard, options.micro_batches, step);
+      train(self, step);
     });
     return step.finish();
   }
@@ -496,7 +530,7 @@ class trainer_body {
       std::size_t const at = captured_.find_or_add(shards, options.micro_batches);
       if (at != captured_.capacity() && !captured_.recorded(at) &&
           std::all_of(ranks_.begin(), ranks_.end(), [](auto const& rank) { return rank->replica->capturable(); })) {
-        record(at, total, options);
+        record(at, total);
       }
       return at != captured_.capacity() && captured_.recorded(at) ? at : captured_.capacity();
     } else {
@@ -505,33 +539,32 @@ class trainer_body {
   }
 
   /// All ranks record the step, with nothing running, before any of them launches it.
-  void record(std::size_t at, std::size_t total, step_options options) {
+  void record(std::size_t at, std::size_t total) {
     std::size_t const drop = captured_.set_recorded(at);
-    on_all_ranks(waiting::one_timeout, [at, drop, total, options, capacity = captured_.capacity()](rank_state& self) {
+    on_all_ranks(waiting::one_timeout, [at, drop, total, capacity = captured_.capacity()](rank_state& self) {
       self.replica->synchronize();
       self.graphs.resize(capacity);
       if (drop != capacity) {
         self.graphs[drop] = {};
       }
       self.graphs[at] = self.replica->record(info_of(self, total), [&](typename replica_type::step& step) {
-        step.attempt("training", [&] { train(self.model->value, *self.shard, options.micro_batches, step); });
+        step.attempt("training", [&] { train(self, step); });
         static_cast<void>(step.finish());
       });
     });
   }
 
-  /// Micro-batches differ by at most one sample; those that would be empty are left out.
-  static void train(Model& model, batch_type const& shard, std::size_t micro_batches, typename replica_type::step& step) {
+  /// Micro-batches differ by at most one sample.
+  static void train(rank_state& self, typename replica_type::step& step) {
     [[maybe_unused]] typename backend_type::profiler_range const range{"lockstep forward and backward"};
-    std::size_t const samples = lockstep::sample_count(shard);
-    std::size_t const pieces = (std::min)(micro_batches, samples);
-    for (std::size_t i = 0; i < pieces; ++i) {
-      plan::range const piece = plan::split(samples, pieces, i);
+    std::size_t const samples = lockstep::sample_count(*self.shard);
+    for (std::size_t i = 0; i < self.pieces; ++i) {
+      plan::range const piece = plan::split(samples, self.pieces, i);
       auto ctx = step.micro_batch(piece.count);
-      if (pieces == 1) {
-        model.train(ctx, shard);
+      if (self.pieces == 1) {
+        self.model->value.train(ctx, *self.shard);
       } else {
-        model.train(ctx, lockstep::slice(shard, piece.first, piece.count));
+        self.model->value.train(ctx, lockstep::slice(*self.shard, piece.first, piece.count));
       }
     }
   }
@@ -564,6 +597,7 @@ class trainer_body {
   std::vector<std::shared_ptr<rank_state>> ranks_;
   options_type options_;
   std::vector<Optimizer> optimizers_;
+  gradient_rules rules_;
   captured_steps<batch_type> captured_;
   std::optional<std::string> failure_;
 };

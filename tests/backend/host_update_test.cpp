@@ -52,7 +52,7 @@ TEST_CASE("host update: in a stream, memory and hyperparameters are those of the
     update.set(stream, optimizers);
     optimizers[0].rate = 1000;  // a copy was taken
     update.prepare(stream, &applied);
-    stream.enqueue([&] { sums = {.weight = 1, .nominal = 2, .nominal_squares = 4, .ranks = 1}; });
+    stream.enqueue([&] { sums = {.weight = 1, .nominal = 2, .nominal_squares = 4, .ranks = 1, .scale = 1}; });
     update.run(stream, {0, 1}, &sums, nullptr);  // sum = 2, value = -2
     optimizers[0].rate = 10;
     update.set(stream, optimizers);

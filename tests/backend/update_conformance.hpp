@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -453,11 +454,12 @@ inline std::vector<piece> every_pair(generator& random, std::vector<std::size_t>
 
 /// Of a step that counted `weight` samples of those that each of `ranks` ranks announced.
 inline lockstep::step_sums sums_of(double weight, double announced, double ranks) {
-  return {.loss = 1,
-          .weight = weight,
+  return {.weight = weight,
           .nominal = announced * ranks,
           .nominal_squares = announced * announced * ranks,
-          .ranks = ranks};
+          .ranks = ranks,
+          .scale = ranks,
+          .loss = 1};
 }
 
 // ---- what every backend is asked ------------------------------------------------------------------------------------------
@@ -475,11 +477,18 @@ void updates_as_the_formula_says(std::vector<Optimizer> const& optimizers, std::
   std::vector<bool> const all(them.pieces().size(), true);
   std::vector<std::byte> before = them.memory();
   for (std::uint64_t applied = 0; applied < 3; ++applied) {
-    lockstep::step_sums const sums = sums_of(6, 4, 2);
+    lockstep::step_sums sums = sums_of(6, 4, 2);
+    float factor = applied == 0 ? 1.0F : 4.0F / 6.0F;
+    if (applied == 2) {  // a loss scale of 8, and a norm of 2 * 4 / 6 / 8 that may be 0.1
+      sums.scale *= 8;
+      sums.squares = 4;
+      sums.max_norm = 2 * 0.1;
+      factor = static_cast<float>(0.1 / 2);
+    }
     update.prepare(device.stream(), them.applied(applied));
     update.run(device.stream(), {0, 5}, applied == 0 ? nullptr : them.sums(sums), nullptr);
     std::vector<std::byte> after = them.memory();
-    CHECK(them.mistake(before, after, optimizers, applied + 1, applied == 0 ? 1 : sums.factor(), all) == "");
+    CHECK(them.mistake(before, after, optimizers, applied + 1, factor, all) == "");
     before = std::move(after);
   }
 }
@@ -562,7 +571,11 @@ void what_is_left_out_is_not_touched() {
   uncounted.weight = 0;
   lockstep::step_sums unlike = good;  // 3 and 5
   unlike.nominal_squares = 34;
-  for (lockstep::step_sums const& skipped : {voted, uncounted, unlike}) {
+  lockstep::step_sums overflowed = good;
+  overflowed.squares = std::numeric_limits<double>::infinity();
+  lockstep::step_sums no_number = good;
+  no_number.squares = std::numeric_limits<double>::quiet_NaN();
+  for (lockstep::step_sums const& skipped : {voted, uncounted, unlike, overflowed, no_number}) {
     REQUIRE(skipped.skipped());
     update.run(device.stream(), {0, 5}, them.sums(skipped), nullptr);
     CHECK((them.memory() == before));

@@ -126,12 +126,16 @@ struct cuda::options {
 class cuda::weight {
  public:
   weight() = default;
-  constexpr explicit weight(float factor) noexcept : factor_(factor) {}
+  /// `scale` is null, or lies in memory of the device, and multiplies the factor.
+  constexpr explicit weight(float factor, float const* scale = nullptr) noexcept : factor_(factor), scale_(scale) {}
 
-  __device__ operator float() const noexcept { return factor_; }  // NOLINT(google-explicit-constructor): it is that number
+  __device__ operator float() const noexcept {  // NOLINT(google-explicit-constructor): it is that number
+    return scale_ == nullptr ? factor_ : factor_ * *scale_;
+  }
 
  private:
   float factor_ = 0;
+  float const* scale_ = nullptr;
 };
 
 namespace cuda_detail {

@@ -103,53 +103,21 @@ struct update_four {
     to[3] = from.w;
   }
 
-  /// Reads weights and slots of the four; 0 stands for those that lie beyond the chunk.
-  __device__ void load_state(update_chunk<Slots> const& chunk) {
+  /// Reads weights, slots and gradients of the four; 0 stands for those that lie beyond the chunk. All reads of aligned
+  /// neighbours stand in one branch, so that they are on their way together.
+  __device__ void load(update_chunk<Slots> const& chunk) {
     if (whole) {
-      assign(weights, __ldcg(reinterpret_cast<float4 const*>(chunk.weights + first)));
-#pragma unroll
-      for (std::size_t s = 0; s != Slots; ++s) {
-        assign(slots[s], __ldcg(reinterpret_cast<float4 const*>(chunk.slots[s] + first)));
-      }
+      load_whole_state(chunk);
+      load_whole_gradient(chunk, chunk.gradient);
     } else if (!beyond(chunk)) {
-      clear();
-      for_each(chunk, [&](int j, int i) {
-        weights[j] = __ldcg(chunk.weights + i);
-#pragma unroll
-        for (std::size_t s = 0; s != Slots; ++s) {
-          slots[s][j] = __ldcg(chunk.slots[s] + i);
-        }
-      });
+      load_each_state(chunk);
+      load_each_gradient(chunk, chunk.gradient);
     }
   }
-  /// Reads the gradients of the four, of this rank or of another: `from` is where those of the chunk begin there.
+  /// The same for weights and slots alone, and for the gradients of some rank: `from` is where those of the chunk begin there.
+  __device__ void load_state(update_chunk<Slots> const& chunk) { whole ? load_whole_state(chunk) : load_each_state(chunk); }
   __device__ void load_gradient(update_chunk<Slots> const& chunk, void const* from) {
-    if (whole) {
-      if (chunk.gradient_type == element_type::f32) {
-        uint4 const read = __ldcg(reinterpret_cast<uint4 const*>(static_cast<float const*>(from) + first));
-        gradient[0] = read.x;
-        gradient[1] = read.y;
-        gradient[2] = read.z;
-        gradient[3] = read.w;
-      } else {
-        uint2 const read = __ldcg(reinterpret_cast<uint2 const*>(static_cast<std::uint16_t const*>(from) + first));
-        gradient[0] = read.x;
-        gradient[1] = read.y;
-      }
-      return;
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      gradient[j] = 0;
-    }
-    if (chunk.gradient_type == element_type::f32) {
-      for_each(chunk, [&](int j, int i) { gradient[j] = __ldcg(static_cast<std::uint32_t const*>(from) + i); });
-    } else {
-      for_each(chunk, [&](int j, int i) {
-        std::uint32_t const half = __ldcg(static_cast<std::uint16_t const*>(from) + i);
-        gradient[j / 2] |= half << (16 * (j % 2));
-      });
-    }
+    whole ? load_whole_gradient(chunk, from) : load_each_gradient(chunk, from);
   }
 
   /// The gradients as f32. T is what they are stored as.
@@ -195,51 +163,98 @@ struct update_four {
     return type == element_type::bf16 ? bfloat16(weights[j]).bits : float16(weights[j]).bits;
   }
 
-  /// Writes those that lie within the chunk.
+  /// Writes weights, slots and 16-bit values of those that lie within the chunk.
   __device__ void store(update_chunk<Slots> const& chunk) const {
     if (whole) {
+      store_whole_weights(chunk.weights);
 #pragma unroll
       for (std::size_t s = 0; s != Slots; ++s) {
         __stcg(reinterpret_cast<float4*>(chunk.slots[s] + first), float4{slots[s][0], slots[s][1], slots[s][2], slots[s][3]});
       }
-    } else {
-      for_each(chunk, [&](int j, int i) {
+      if (chunk.values != nullptr) {
+        store_whole_narrowed(chunk, chunk.values);
+      }
+      return;
+    }
+    for_each(chunk, [&](int j, int i) {
+      __stcg(chunk.weights + i, weights[j]);
 #pragma unroll
-        for (std::size_t s = 0; s != Slots; ++s) {
-          __stcg(chunk.slots[s] + i, slots[s][j]);
-        }
-      });
-    }
-    store_weights(chunk, chunk.weights);
-    if (chunk.values != nullptr) {
-      store_narrowed(chunk, chunk.values);
-    }
+      for (std::size_t s = 0; s != Slots; ++s) {
+        __stcg(chunk.slots[s] + i, slots[s][j]);
+      }
+      if (chunk.values != nullptr) {
+        __stcg(static_cast<std::uint16_t*>(chunk.values) + i, narrowed(j, chunk.value_type));
+      }
+    });
   }
   /// Writes the values, of the parameter's own type, to where those of the chunk begin on some rank.
   __device__ void store_values(update_chunk<Slots> const& chunk, void* to) const {
-    if (chunk.values != nullptr) {
-      store_narrowed(chunk, to);
-    } else {
-      store_weights(chunk, static_cast<float*>(to));
+    bool const narrow = chunk.values != nullptr;
+    if (whole) {
+      narrow ? store_whole_narrowed(chunk, to) : store_whole_weights(static_cast<float*>(to));
+      return;
     }
+    for_each(chunk, [&](int j, int i) {
+      if (narrow) {
+        __stcg(static_cast<std::uint16_t*>(to) + i, narrowed(j, chunk.value_type));
+      } else {
+        __stcg(static_cast<float*>(to) + i, weights[j]);
+      }
+    });
   }
 
  private:
-  __device__ void store_weights(update_chunk<Slots> const& chunk, float* to) const {
-    if (whole) {
-      __stcg(reinterpret_cast<float4*>(to + first), float4{weights[0], weights[1], weights[2], weights[3]});
-    } else {
-      for_each(chunk, [&](int j, int i) { __stcg(to + i, weights[j]); });
+  __device__ void load_whole_state(update_chunk<Slots> const& chunk) {
+    assign(weights, __ldcg(reinterpret_cast<float4 const*>(chunk.weights + first)));
+#pragma unroll
+    for (std::size_t s = 0; s != Slots; ++s) {
+      assign(slots[s], __ldcg(reinterpret_cast<float4 const*>(chunk.slots[s] + first)));
     }
   }
-  __device__ void store_narrowed(update_chunk<Slots> const& chunk, void* to) const {
-    auto* const values = static_cast<std::uint16_t*>(to);
-    if (whole) {
-      __stcg(reinterpret_cast<ushort4*>(values + first), ushort4{narrowed(0, chunk.value_type), narrowed(1, chunk.value_type),
-                                                                 narrowed(2, chunk.value_type), narrowed(3, chunk.value_type)});
+  __device__ void load_whole_gradient(update_chunk<Slots> const& chunk, void const* from) {
+    if (chunk.gradient_type == element_type::f32) {
+      uint4 const read = __ldcg(reinterpret_cast<uint4 const*>(static_cast<float const*>(from) + first));
+      gradient[0] = read.x;
+      gradient[1] = read.y;
+      gradient[2] = read.z;
+      gradient[3] = read.w;
     } else {
-      for_each(chunk, [&](int j, int i) { __stcg(values + i, narrowed(j, chunk.value_type)); });
+      uint2 const read = __ldcg(reinterpret_cast<uint2 const*>(static_cast<std::uint16_t const*>(from) + first));
+      gradient[0] = read.x;
+      gradient[1] = read.y;
     }
+  }
+  __device__ void load_each_state(update_chunk<Slots> const& chunk) {
+    clear();
+    for_each(chunk, [&](int j, int i) {
+      weights[j] = __ldcg(chunk.weights + i);
+#pragma unroll
+      for (std::size_t s = 0; s != Slots; ++s) {
+        slots[s][j] = __ldcg(chunk.slots[s] + i);
+      }
+    });
+  }
+  __device__ void load_each_gradient(update_chunk<Slots> const& chunk, void const* from) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      gradient[j] = 0;
+    }
+    if (chunk.gradient_type == element_type::f32) {
+      for_each(chunk, [&](int j, int i) { gradient[j] = __ldcg(static_cast<std::uint32_t const*>(from) + i); });
+    } else {
+      for_each(chunk, [&](int j, int i) {
+        std::uint32_t const half = __ldcg(static_cast<std::uint16_t const*>(from) + i);
+        gradient[j / 2] |= half << (16 * (j % 2));
+      });
+    }
+  }
+  __device__ void store_whole_weights(float* to) const {
+    __stcg(reinterpret_cast<float4*>(to + first), float4{weights[0], weights[1], weights[2], weights[3]});
+  }
+  __device__ void store_whole_narrowed(update_chunk<Slots> const& chunk, void* to) const {
+    __stcg(reinterpret_cast<ushort4*>(static_cast<std::uint16_t*>(to) + first),
+           ushort4{narrowed(0, chunk.value_type), narrowed(1, chunk.value_type), narrowed(2, chunk.value_type),
+                   narrowed(3, chunk.value_type)});
   }
 };
 
@@ -258,13 +273,21 @@ __device__ update_chunk<Slots> read_chunk(update_chunk<Slots> const* from) {
 
 /// The same for all sums but the loss; without any, those of one rank that announced one sample and counted it.
 __device__ inline step_sums read_sums(step_sums const* from) {
-  step_sums sums{.weight = 1, .nominal = 1, .nominal_squares = 1, .ranks = 1};
+  step_sums sums{.weight = 1, .nominal = 1, .nominal_squares = 1, .ranks = 1, .scale = 1};
   if (from != nullptr) {
-    sums.weight = __ldca(&from->weight);
-    sums.votes = __ldca(&from->votes);
-    sums.nominal = __ldca(&from->nominal);
-    sums.nominal_squares = __ldca(&from->nominal_squares);
-    sums.ranks = __ldca(&from->ranks);
+    auto const* const pairs = reinterpret_cast<double2 const*>(from);
+    double2 const counted = __ldca(pairs);
+    double2 const announced = __ldca(pairs + 1);
+    double2 const ranks = __ldca(pairs + 2);
+    double2 const norm = __ldca(pairs + 3);
+    sums.weight = counted.x;
+    sums.votes = counted.y;
+    sums.nominal = announced.x;
+    sums.nominal_squares = announced.y;
+    sums.ranks = ranks.x;
+    sums.scale = ranks.y;
+    sums.max_norm = norm.x;
+    sums.squares = norm.y;
   }
   return sums;
 }
@@ -277,8 +300,7 @@ __global__ void __launch_bounds__(update_threads, update_blocks<slot_count<Optim
            prepared_type<Optimizer> const* prepared, step_sums const* sums, double const* uses) {
   update_chunk<slot_count<Optimizer>> const chunk = read_chunk(chunks + blockIdx.x);
   update_four<slot_count<Optimizer>> mine{chunk};
-  mine.load_state(chunk);
-  mine.load_gradient(chunk, chunk.gradient);  // before the rest is looked at, which seldom says that it was in vain
+  mine.load(chunk);  // before the rest is looked at, which seldom says that it was in vain
   step_sums const step = read_sums(sums);
   if (step.skipped() || (uses != nullptr && uses[chunk.parameter] == 0) || mine.beyond(chunk)) {
     return;

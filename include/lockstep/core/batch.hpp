@@ -96,7 +96,20 @@ concept sliced = requires(T const& batch, std::size_t n) {
   { slice(batch, n, n) } -> std::convertible_to<T>;
 };
 
+void batch_weight() = delete;  // found in the batch's own namespace only
+template <class T>
+concept weighted = requires(T const& batch) {
+  { batch_weight(batch) } -> std::convertible_to<double>;
+};
+
 // Each constraint is evaluated where its function object is first called, so overloads of the user's namespace are found.
+struct batch_weight_fn {
+  template <weighted T>
+  constexpr double operator()(T const& batch) const {
+    return static_cast<double>(batch_weight(batch));
+  }
+};
+
 struct sample_count_fn {
   template <class T>
   requires(counted<T> && !is_tuple<T>::value) constexpr std::size_t operator()(T const& batch) const {
@@ -184,6 +197,13 @@ inline namespace customization {
 /// `sample_count(batch)`: how many samples a batch holds. Knows spans (an element is a sample), `sample_view`, and tuples of
 /// these; finds a function `sample_count` in the namespace of any other batch type.
 inline constexpr batch_detail::sample_count_fn sample_count{};
+
+/// `batch_weight(batch)`: what the samples of a batch count for together, where that is not one each: their tokens, say. A
+/// function of this name in the namespace of a batch type; not negative, 0 for an empty batch, and the sum over its slices for
+/// the whole. Loss and gradients of a step are divided by the sum of its weights.
+inline constexpr batch_detail::batch_weight_fn batch_weight{};
+template <class T>
+concept weighted_batch = batch_detail::weighted<T>;
 
 /// `slice(batch, first, count)`: a view of samples [first, first + count). Copies nothing. Knows the same types as
 /// `sample_count`, and passes `replicated` arguments on whole.

@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <lockstep/core/element_type.hpp>
 #include <lockstep/core/error.hpp>
 #include <lockstep/core/memory.hpp>
 #include <lockstep/core/options.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -26,6 +28,8 @@ struct gradient_listener {
   void (*unused)(void* self, std::size_t index) = nullptr;
   /// The model asked for the number of the step, so that each step may differ.
   void (*step)(void* self) = nullptr;
+  /// Adds up over the ranks, on the model's stream.
+  void (*all_reduce)(void* self, typed_span data) = nullptr;
 };
 
 /// Everything a train_context says. Filled by the library; or by hand, to call a model's `train` alone (in its own tests, say).
@@ -34,8 +38,14 @@ struct train_arguments {
   typename Backend::stream_ref stream{};
   typename Backend::weight sample_weight{};
   typename Backend::weight shard_weight{};
-  float host_sample_weight = 0;
+  std::optional<float> host_sample_weight = std::nullopt;
   float* loss = nullptr;
+  /// Null for what the model does not promise.
+  float* counted = nullptr;
+  float* skip_vote = nullptr;
+  float* metrics = nullptr;
+  std::size_t metric_count = 0;
+  float* use_counts = nullptr;
   bool accumulate = true;
   rank_id rank{0};
   std::uint64_t step = 1;
@@ -61,11 +71,49 @@ class train_context {
   [[nodiscard]] weight sample_weight() const noexcept { return arguments_.sample_weight; }
   /// The factor for a model that takes the mean over its shard: sample_weight() times the samples of this call.
   [[nodiscard]] weight shard_weight() const noexcept { return arguments_.shard_weight; }
-  /// sample_weight() as a float on the host, for kernels that take one by value.
-  [[nodiscard]] float host_sample_weight() const noexcept { return arguments_.host_sample_weight; }
+  /// sample_weight() as a float on the host, for kernels that take one by value. Throws usage_error where a loss scale is in
+  /// play, which lives on the device.
+  [[nodiscard]] float host_sample_weight() const {
+    expects(arguments_.host_sample_weight.has_value(),
+            "ctx.host_sample_weight: the loss scale lives on the device; pass ctx.sample_weight() to the kernel");
+    return *arguments_.host_sample_weight;
+  }
 
   /// Where the model adds the weighted loss of its shard: one f32, in the memory of the backend, zero when the call begins.
   [[nodiscard]] float* loss() const noexcept { return arguments_.loss; }
+
+  /// Where the model adds what its samples count for, like the loss: one f32. Throws usage_error unless it promises
+  /// `counts_weight`.
+  [[nodiscard]] float* counted() const {
+    expects(arguments_.counted != nullptr, "ctx.counted was called by a model that does not promise counts_weight");
+    return arguments_.counted;
+  }
+  /// Where the model adds up metric `index` of those that it promises, like the loss. Throws usage_error beyond them.
+  [[nodiscard]] float* metric(std::size_t index) const {
+    expects(index < arguments_.metric_count, "ctx.metric: the model promises no metric of this index");
+    return arguments_.metrics + index;
+  }
+  /// Where the model writes anything but zero to have the step left out on all ranks: one f32, zero when the call begins.
+  /// Throws usage_error unless it promises `votes`.
+  [[nodiscard]] float* skip_vote() const {
+    expects(arguments_.skip_vote != nullptr, "ctx.skip_vote was called by a model that does not promise votes");
+    return arguments_.skip_vote;
+  }
+  /// One f32 a parameter, in the order of parameters(), zero when the call begins: the model writes anything but zero for those
+  /// that took part in this call. Throws usage_error unless it promises `counts_uses`.
+  [[nodiscard]] float* use_counts() const {
+    expects(arguments_.use_counts != nullptr, "ctx.use_counts was called by a model that does not promise counts_uses");
+    return arguments_.use_counts;
+  }
+
+  /// Adds `data`, in the memory of the backend, up over all ranks, in place, in the order of this rank's other work: statistics
+  /// of a batch normalisation, say. Collective: every rank makes the same calls in every micro-batch, with an empty shard too.
+  /// Throws usage_error unless the model promises `communicates`.
+  void all_reduce(typed_span data) {
+    expects(arguments_.listener.all_reduce != nullptr,
+            "ctx.all_reduce was called by a model that does not promise communicates");
+    arguments_.listener.all_reduce(arguments_.listener.self, data);
+  }
 
   /// False when gradients hold nothing yet: a model that promises `honours_accumulate` then overwrites them.
   [[nodiscard]] bool accumulate() const noexcept { return arguments_.accumulate; }

@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
 
 namespace lockstep {
 
@@ -60,6 +63,9 @@ struct step_info {
   std::size_t total_samples = 0;
   /// When buckets may be updated. The same on every rank.
   lockstep::updates updates = lockstep::updates::held;
+  /// What this rank's samples count for, where not one each: their tokens, say. Loss and gradients are divided by the sum of
+  /// these over all ranks.
+  std::optional<double> weight = std::nullopt;
   /// Some rank trains a number of samples for the first time, and may load kernels and allocate on the way: nothing is reduced
   /// before backward has ended. A rank that finds so by itself holds back by itself.
   bool first_of_its_sizes = false;
@@ -87,6 +93,19 @@ struct model_promises {
   /// and enqueues the same work each time: the step may be recorded in a CUDA graph and replayed. A model that can't promise
   /// it says false; its gradients are then reduced after backward. Has no meaning on the host.
   bool capturable = true;
+  /// `train` says itself, at `ctx.counted()`, what its samples counted for: the tokens that were not padding, say.
+  bool counts_weight = false;
+  /// `train` may vote, at `ctx.skip_vote()`, to leave the step out on all ranks. Updates are then held until all have voted.
+  bool votes = false;
+  /// `train` counts, at `ctx.use_counts()`, which parameters took part, where only the device knows. One that no rank used
+  /// stays untouched. Updates are held.
+  bool counts_uses = false;
+  /// `train` calls `ctx.all_reduce` (synchronised statistics): it then runs on every rank in every micro-batch, with empty
+  /// shards too, and its gradients are reduced after backward.
+  bool communicates = false;
+  /// Names of what `train` adds up beside the loss, at `ctx.metric(0)`, `ctx.metric(1)`, ...: at most 8. They outlive
+  /// everything.
+  std::span<std::string_view const> metrics{};
 };
 
 }  // namespace lockstep

@@ -6,16 +6,16 @@
 #include <lockstep/core/host_device.hpp>
 #include <lockstep/core/options.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 namespace lockstep {
 
 /// What a step adds up over all ranks beside gradients. Lies in device memory, so that an update needs no host to wait for it.
+/// Members that an update reads stand in pairs, loss last.
 struct step_sums {
-  /// The weighted losses of all samples.
-  double loss = 0;
-  /// The samples that counted.
+  /// What counted: samples, or what a batch or the model brings instead.
   double weight = 0;
   /// How many ranks voted to leave the step out.
   double votes = 0;
@@ -24,18 +24,40 @@ struct step_sums {
   double nominal_squares = 0;
   /// One a rank.
   double ranks = 0;
+  /// What losses, and so gradients, were multiplied by, once a rank: the loss scale, 1 where there is none.
+  double scale = 0;
+  /// The largest norm that gradients may have, once a rank; 0 where there is no bound.
+  double max_norm = 0;
+  /// The sum of the squares of all gradients, as they were reduced; 0 where no rule asks for it.
+  double squares = 0;
+  /// The weighted losses of all samples, times the loss scale.
+  double loss = 0;
 
-  /// No update is made: a rank voted so, no sample counted, or the ranks announced different numbers.
-  [[nodiscard]] LOCKSTEP_HOST_DEVICE bool skipped() const { return votes != 0 || weight == 0 || differ(); }
-  /// What gradients are multiplied by: announced over counted samples.
-  [[nodiscard]] LOCKSTEP_HOST_DEVICE float factor() const { return static_cast<float>(nominal / (ranks * weight)); }
+  /// No update is made: a rank voted so, nothing counted, the ranks announced different numbers, or gradients overflowed.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE bool skipped() const { return votes != 0 || !(weight > 0) || differ() || overflowed(); }
+  /// Some gradient is infinite or not a number, where a rule has them looked at.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE bool overflowed() const { return !(squares <= 1.7976931348623157e308); }
+  /// Announced over counted samples, and over the loss scale: what makes sums of gradients the gradient of the mean loss.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE double unscale() const { return nominal / (weight * scale); }
+  /// The Euclidean norm of all gradients of the mean loss, before it is bounded.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE double gradient_norm() const { return weight > 0 ? std::sqrt(squares) * unscale() : 0; }
+  /// What gradients are multiplied by in the update.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE float factor() const {
+    double const f = unscale();
+    if (max_norm > 0) {
+      double const norm = std::sqrt(squares) * f;
+      double const bound = max_norm / ranks;
+      return static_cast<float>(norm > bound ? f * (bound / norm) : f);
+    }
+    return static_cast<float>(f);
+  }
   /// Whether the ranks announced different numbers: n1 = n2 = ... just where N times the sum of squares is the square of the
   /// sum. Whole numbers are exact here up to 2^26; above, nothing is said.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE bool differ() const {
     return nominal < 67108864.0 * ranks && ranks * nominal_squares != nominal * nominal;
   }
-  /// The mean loss over the samples that counted; 0 when none did.
-  [[nodiscard]] LOCKSTEP_HOST_DEVICE double mean_loss() const { return weight == 0 ? 0 : loss * (nominal / (ranks * weight)); }
+  /// The mean loss over what counted; 0 when nothing did.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE double mean_loss() const { return weight > 0 ? loss * unscale() : 0; }
 };
 
 /// A stretch of one parameter that this rank updates: `count` elements from each address.
@@ -88,5 +110,19 @@ template <class Optimizer>
 /// All pointers are to device memory; all of it may be recorded in a graph, but for `set`, which comes before the graph runs.
 template <class Backend, class Optimizer>
 class elementwise_update;
+
+/// A stretch of gradients, and the bucket that they travel in.
+struct gradient_stretch {
+  typed_span gradients;
+  std::size_t bucket = 0;
+};
+
+/// Adds up squares of gradients. Specialised by each backend, with
+/// - `squared_norm(typename Backend::device&, std::vector<gradient_stretch>)`, of any types that gradients may have, and
+/// - `run(stream, plan::range buckets, double* sum)`, which adds the squares of all elements in these buckets to `*sum`, in
+///   f64, in an order that depends on the list only. Infinities and what is not a number come out as such.
+/// `sum` is device memory; `run` may be recorded in a graph.
+template <class Backend>
+class squared_norm;
 
 }  // namespace lockstep
