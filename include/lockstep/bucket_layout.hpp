@@ -120,7 +120,8 @@ class bucket_layout {
   [[nodiscard]] plan::piece piece_of(std::size_t p, std::size_t first, std::size_t count) const {
     parameter const& described = parameters_->distinct(p);
     element_type const travels = described.trainable() ? described.gradient_type : described.value_type;
-    auto const kind = static_cast<std::uint32_t>(described.value_type) << 8U | static_cast<std::uint32_t>(travels);
+    auto const kind = static_cast<std::uint32_t>(described.sync) << 16U |
+                      static_cast<std::uint32_t>(described.value_type) << 8U | static_cast<std::uint32_t>(travels);
     return {p, first, count, kind, static_cast<std::uint32_t>(size_of(travels)), plan::none};
   }
 

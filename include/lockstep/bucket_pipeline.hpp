@@ -6,6 +6,8 @@
 #include <lockstep/comm/bucket_memory.hpp>
 #include <lockstep/concepts.hpp>
 #include <lockstep/core/element_type.hpp>
+#include <lockstep/core/host_device.hpp>
+#include <lockstep/core/parameter.hpp>
 #include <lockstep/core/update.hpp>
 #include <lockstep/optimizer_state.hpp>
 #include <lockstep/plan/split.hpp>
@@ -13,10 +15,30 @@
 
 #include <cstddef>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace lockstep {
+
+namespace pipeline_detail {
+
+/// Multiplies element i by a factor.
+template <class T>
+struct scale {
+  T* data;
+  double factor;
+
+  LOCKSTEP_HOST_DEVICE void operator()(std::size_t i) const {
+    if constexpr (sizeof(T) == 2) {
+      data[i] = T(static_cast<float>(static_cast<double>(static_cast<float>(data[i])) * factor));
+    } else {
+      data[i] = static_cast<T>(static_cast<double>(data[i]) * factor);
+    }
+  }
+};
+
+}  // namespace pipeline_detail
 
 /// The streams of a rank, and the way of the buckets over them: each is reduced as soon as its gradients are ready, updated and
 /// published once that may be. Buckets go strictly in plan order, and so do the collectives of every rank.
@@ -161,7 +183,7 @@ class bucket_pipeline {
     }
   }
 
-  /// Brings what was held, and rank 0's buffers, to all ranks.
+  /// Brings what was held to all ranks, and makes buffers equal.
   void publish() {
     bucket_memory<Backend> const* const buffers = layout_.buffers();
     bool const values = publishes_values && !early();
@@ -174,8 +196,12 @@ class bucket_pipeline {
       publish(b, stream);
     }
     for (std::size_t b = 0; buffers != nullptr && b < buffers->size(); ++b) {
-      travel(*buffers, b, bucket_side::value, stream,
-             [&](typed_span span) { communicator_.broadcast(span, rank_id{0}, stream); });
+      if (buffers->sync_of(b) == buffer_sync::root) {
+        travel(*buffers, b, bucket_side::value, stream,
+               [&](typed_span span) { communicator_.broadcast(span, rank_id{0}, stream); });
+      } else {
+        travel(*buffers, b, bucket_side::value, stream, [&](typed_span span) { average(span, stream); });
+      }
     }
     follow(model_, stream, ready_);
   }
@@ -195,6 +221,9 @@ class bucket_pipeline {
     }
     for (std::size_t b = 0; layout_.buffers() != nullptr && b < layout_.buffers()->size(); ++b) {
       travel(*layout_.buffers(), b, bucket_side::value, model_, from_root);
+      if (layout_.buffers()->sync_of(b) == buffer_sync::mean) {  // what averages them is loaded now
+        layout_.buffers()->each_span(b, bucket_side::value, [&](typed_span span) { scale(span, 1, model_); });
+      }
     }
   }
 
@@ -259,6 +288,18 @@ class bucket_pipeline {
       }
       behind_open_ = true;
     }
+  }
+
+  void average(typed_span span, stream_ref stream) {
+    communicator_.all_reduce(span, reduction::sum, stream);
+    scale(span, 1.0 / communicator_.size(), stream);
+  }
+  static void scale(typed_span span, double factor, stream_ref stream) {
+    visit(span.type, [&]<class T>(std::type_identity<T>) {
+      if constexpr (is_floating(element_type_of<T>::value)) {
+        Backend::for_each(stream, span.count, pipeline_detail::scale<T>{static_cast<T*>(span.data), factor});
+      }
+    });
   }
 
   template <class Work>

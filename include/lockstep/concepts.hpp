@@ -83,6 +83,7 @@ namespace concepts_detail {
 /// Stands for any trivially copyable function object that runs on host and device.
 struct function_object {
   LOCKSTEP_HOST_DEVICE void operator()() const {}
+  LOCKSTEP_HOST_DEVICE void operator()(std::size_t) const {}
 };
 
 }  // namespace concepts_detail
@@ -124,6 +125,7 @@ concept backend = requires {
     B::copy(stream, memory, static_cast<void const*>(memory), n);
     B::copy(stream, transfers);
     B::invoke(stream, f);
+    B::for_each(stream, n, f);
     event.record(stream);
     event.synchronize();
     stream.wait(event);

@@ -249,7 +249,6 @@ class step_totals {
         counters_(device.allocate(sizeof(step_counters), memory_use::other)),
         cells_(device.allocate(cell_count() * sizeof(float), memory_use::other)),
         outcomes_(device.allocate_pinned(kept * sizeof(step_outcome))) {
-    std::fill_n(outcomes_.template as<step_outcome>(), kept, step_outcome{});
     if (promises.counts_uses) {
       std::vector<std::uint32_t> distinct;
       for (std::size_t const p : parameters.distinct_of_listing()) {
@@ -257,9 +256,11 @@ class step_totals {
       }
       distinct_ = device.allocate(distinct.size() * sizeof(std::uint32_t), memory_use::other);
       Backend::copy(device.stream(), distinct_.data(), distinct.data(), distinct.size() * sizeof(std::uint32_t));
-      device.stream().synchronize();
+      device.stream().synchronize();  // before the list ends
     }
-    Backend::invoke(device.stream(), totals_detail::clear{sums(), counters(), model_cells()});
+    run_once(device.stream());
+    device.stream().synchronize();
+    std::fill_n(outcomes_.template as<step_outcome>(), kept, step_outcome{});
   }
 
   /// Takes rules for the steps that follow; enqueues nothing where they are those that were set before.
@@ -411,6 +412,25 @@ class step_totals {
     expects(!(promises.reports_unused && promises.counts_uses),
             "a model promises reports_unused or counts_uses: unused parameters are known on the host or on the device");
     return promises;
+  }
+
+  /// Everything that is ever enqueued, and back to the start: kernels are loaded when they are first called, which must not
+  /// happen while another rank waits.
+  void run_once(stream_ref stream) {
+    using namespace totals_detail;
+    std::uint64_t* const time = since(measured::training);
+    clear const start{sums(), counters(), model_cells()};
+    Backend::invoke(stream, start);
+    Backend::invoke(stream, totals_detail::set_rules{counters(), {}});
+    Backend::invoke(stream, totals_detail::set_weight{counters(), 0});
+    Backend::invoke(stream, totals_detail::open{sums(), counters(), 0, weighing::samples, 1, 1});
+    Backend::invoke(stream, totals_detail::start_clock{time});
+    Backend::invoke(stream, totals_detail::stop_clock{time, time});
+    Backend::invoke(stream, totals_detail::take{sums(), model_cells()});
+    Backend::invoke(stream, totals_detail::withdraw{sums(), 0});
+    Backend::invoke(
+        stream, totals_detail::close{sums(), counters(), model_cells(), false, outcomes_.template as<step_outcome>(), kept});
+    Backend::invoke(stream, start);
   }
 
   [[nodiscard]] bool counts_uses() const noexcept { return promises_.reports_unused || promises_.counts_uses; }

@@ -306,13 +306,10 @@ inline void load_library() {
   std::array const transfers{lockstep::transfer{floats + 512, floats, 16}};
   one_gpu::copy(stream, std::span<lockstep::transfer const>{transfers});
   lockstep::parameter_list const parameters{std::array{lockstep::parameter{"p", floats, floats + 1, {1}}}};
-  lockstep::step_totals<one_gpu> totals{device, parameters, false};
-  totals.open(stream, 1, 1);
-  totals.close_micro_batch();
-  totals.take_loss(stream);
-  totals.withdraw(stream);
-  totals.contribute(stream);
-  totals.close(stream);
+  lockstep::step_totals<one_gpu> const totals{device, parameters, {}};
+  lockstep::squared_norm<one_gpu> const norm{device, {{{floats, 1, lockstep::element_type::f32}, 0}}};
+  norm.run(stream, {0, 1}, memory.as<double>() + 8);
+  lockstep::cuda::for_each(stream, 1, lockstep::pipeline_detail::scale<float>{floats, 1});
   stream.synchronize();
 }
 

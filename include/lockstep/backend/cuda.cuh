@@ -84,6 +84,9 @@ struct cuda {
   /// Enqueues one call, in one thread of the device, of a trivially copyable function object.
   template <class F>
   static void invoke(stream_ref stream, F const& f);
+  /// Enqueues one call `f(i)` for each i in [0, count), in as many threads.
+  template <class F>
+  static void for_each(stream_ref stream, std::size_t count, F const& f);
 };
 
 /// Where the library's device memory comes from, instead of cudaMalloc and cudaFree. Both are called with the device current,
@@ -541,9 +544,25 @@ __global__ void copy_many(copy_list const list) {
   }
 }
 
+/// Kernels are loaded when they are first called, or asked about: which must not happen while another rank waits inside a
+/// kernel.
+template <class... Arguments>
+void load(void (*kernel)(Arguments...)) {
+  cudaFuncAttributes attributes;
+  check(cudaFuncGetAttributes(&attributes, kernel));
+}
+
 template <class F>
 __global__ void invoke(F const f) {
   f();
+}
+
+template <class F>
+__global__ void for_each(std::size_t count, F const f) {
+  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x) {
+    f(i);
+  }
 }
 
 }  // namespace cuda_detail
@@ -584,6 +603,17 @@ template <class F>
 void cuda::invoke(stream_ref stream, F const& f) {
   cuda_detail::invoke<<<1, 1, 0, stream.get()>>>(f);
   check(cudaGetLastError());
+}
+
+template <class F>
+void cuda::for_each(stream_ref stream, std::size_t count, F const& f) {
+  constexpr std::size_t threads = 256;
+  constexpr std::size_t most_blocks = 1024;
+  if (count != 0) {
+    auto const blocks = static_cast<unsigned>((std::min)((count + threads - 1) / threads, most_blocks));
+    cuda_detail::for_each<<<blocks, threads, 0, stream.get()>>>(count, f);
+    check(cudaGetLastError());
+  }
 }
 
 }  // namespace lockstep

@@ -174,6 +174,7 @@ class squared_norm<Backend> {
     arrived_ = device.allocate(sizeof(unsigned), memory_use::staging);
     Backend::copy(device.stream(), chunks_.data(), chunks.data(), bytes);
     Backend::zero(device.stream(), arrived_.data(), sizeof(unsigned));
+    cuda_detail::load(cuda_detail::add_squares<>);
     device.stream().synchronize();
   }
 

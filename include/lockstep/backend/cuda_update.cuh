@@ -437,6 +437,12 @@ class elementwise_update<Backend, Optimizer> {
     optimizers_ = device.allocate(set_.groups() * sizeof(Optimizer), memory_use::staging);
     prepared_ = device.allocate(set_.groups() * sizeof(prepared_type<Optimizer>), memory_use::staging);
     Backend::copy(device.stream(), chunks_.data(), chunks.data(), chunks.size() * sizeof(chunk));
+    cuda_detail::load(cuda_detail::load_masters<slots>);
+    cuda_detail::load(cuda_detail::store_argument<>);
+    cuda_detail::load(cuda_detail::update<Optimizer>);
+    if constexpr (prepares<Optimizer>) {
+      cuda_detail::load(cuda_detail::prepare_update<Optimizer>);
+    }
     device.stream().synchronize();
   }
 
@@ -480,6 +486,7 @@ class elementwise_update<Backend, Optimizer> {
   void share(typename Backend::device& device, std::span<peer_parameter const> peers, int rank, int size) {
     peers_ = device.allocate(peers.size_bytes(), memory_use::staging);
     Backend::copy(device.stream(), peers_.data(), peers.data(), peers.size_bytes());
+    cuda_detail::load(cuda_detail::update_shared<Optimizer>);
     device.stream().synchronize();
     view_ = {peers_.template as<peer_parameter>(), static_cast<std::uint32_t>(peers.size() / static_cast<std::size_t>(size)),
              rank, size, nullptr};

@@ -53,6 +53,9 @@ struct host {
   /// Enqueues one call of a function object.
   template <class F>
   static void invoke(stream_ref stream, F const& f);
+  /// Enqueues one call `f(i)` for each i in [0, count).
+  template <class F>
+  static void for_each(stream_ref stream, std::size_t count, F const& f);
 };
 
 /// Names a stretch of work for a profiler; here there is none.
@@ -247,6 +250,15 @@ inline void host::copy(stream_ref stream, std::span<transfer const> transfers) {
 template <class F>
 void host::invoke(stream_ref stream, F const& f) {
   stream.enqueue([f] { f(); });
+}
+
+template <class F>
+void host::for_each(stream_ref stream, std::size_t count, F const& f) {
+  stream.enqueue([f, count] {
+    for (std::size_t i = 0; i < count; ++i) {
+      f(i);
+    }
+  });
 }
 
 }  // namespace lockstep

@@ -126,7 +126,7 @@ class agreement {
     std::string text = std::string("'") + p.name + "' " + to_string(p.shape) + " " + std::string(name_of(p.value_type));
     text += p.trainable()
                 ? std::string(", gradient ") + std::string(name_of(p.gradient_type)) + ", group " + std::to_string(p.group)
-                : ", a buffer";
+                : std::string(", a buffer") + (p.sync == buffer_sync::mean ? " that is averaged" : "");
     std::size_t const distinct = parameters.distinct_of_listing()[index];
     parameter const& leader = parameters.distinct(distinct);
     return &leader == &p ? text : text + ", tied to '" + leader.name + "'";

@@ -45,6 +45,11 @@ class bucket_memory {
 
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
 
+  /// What the buffers in a bucket are to hold; they agree.
+  [[nodiscard]] buffer_sync sync_of(std::size_t bucket) const {
+    return parameters_->distinct(pieces_[entries_[bucket].bucket.pieces.front()].parameter).sync;
+  }
+
   /// What tells from marks which of these buckets may launch.
   [[nodiscard]] plan::readiness readiness() const {
     std::vector<plan::bucket> buckets;

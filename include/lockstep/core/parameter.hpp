@@ -72,6 +72,16 @@ struct parameter_options {
   std::uint8_t group = 0;
 };
 
+/// What a buffer holds on every rank after a step, of what the ranks left in it.
+enum class buffer_sync : std::uint8_t {
+  root,  ///< rank 0's
+  mean,  ///< the mean over all ranks, those without samples too. Of floating-point elements only
+};
+
+struct buffer_options {
+  buffer_sync sync = buffer_sync::root;
+};
+
 /// Describes one tensor of a model: where value and gradient lie, and what they are. Owns nothing; the memory is the model's.
 /// `count` elements of value and of gradient are contiguous. Value and gradient may differ in type.
 struct parameter {
@@ -82,6 +92,8 @@ struct parameter {
   element_type gradient_type = element_type::f32;
   parameter_role role = parameter_role::trainable;
   std::uint8_t group = 0;
+  /// Of buffers.
+  buffer_sync sync = buffer_sync::root;
   lockstep::shape shape;
 
   parameter() = default;
@@ -102,11 +114,13 @@ struct parameter {
   [[nodiscard]] typed_span gradients() const noexcept { return {gradient, count(), gradient_type}; }
 };
 
-/// Describes a tensor that has no gradient. Its value after each step is rank 0's, on every rank.
+/// Describes a tensor that has no gradient: running statistics, a count, a mask. After each step, a skipped one too, it holds
+/// the same on every rank: rank 0's unless `options` say otherwise. Where models communicate, all hold the same already.
 template <element V>
-[[nodiscard]] parameter buffer(std::string name, V* value, shape extents) {
+[[nodiscard]] parameter buffer(std::string name, V* value, shape extents, buffer_options options = {}) {
   parameter described{std::move(name), value, static_cast<V*>(nullptr), extents};
   described.role = parameter_role::buffer;
+  described.sync = options.sync;
   return described;
 }
 

@@ -132,6 +132,9 @@ class parameter_list {
                  "' is trainable, so value and gradient must be f16, bf16, f32 or f64; they are " +
                  std::string(name_of(p.value_type)) + " and " + std::string(name_of(p.gradient_type)));
         }
+      } else if (p.sync == buffer_sync::mean && !is_floating(p.value_type)) {
+        refuse(std::string("buffer '") + p.name + "' is " + std::string(name_of(p.value_type)) +
+               ", and only floating-point buffers can be averaged over the ranks");
       }
     }
   }
@@ -172,6 +175,9 @@ class parameter_list {
       if (!tied) {
         refuse(std::string("parameters '") + a.name + "' and '" + b.name +
                "' share memory in part; tied parameters must have the same value, gradient, type and count");
+      }
+      if (a.sync != b.sync) {
+        refuse(std::string("buffers '") + a.name + "' and '" + b.name + "' are tied but synchronised differently");
       }
       if (a.group != b.group) {
         refuse(std::string("parameters '") + a.name + "' and '" + b.name + "' are tied but in different groups");
