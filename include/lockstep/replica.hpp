@@ -410,7 +410,7 @@ class replica_body {
     return std::string("bucket_bytes ") + std::to_string(t.bucket_bytes) + ", stage_below_bytes " +
            std::to_string(t.stage_below_bytes) + ", " + std::to_string(state_->optimizers().size()) +
            " optimizers, reports_unused " + yes(promises_.reports_unused) + ", counts_uses " + yes(promises_.counts_uses) +
-           ", communicates " + yes(promises_.communicates) + ", " + std::to_string(promises_.metrics.size()) +
+           ", communicates " + yes(promises_.communicates) + ", " + std::to_string(count_of(promises_.metrics)) +
            " metrics, max_norm " + yes(rules_.max_norm.has_value()) + ", loss_scale " + yes(rules_.loss_scale.has_value());
   }
   [[nodiscard]] static char const* yes(bool holds) noexcept { return holds ? "yes" : "no"; }
@@ -675,7 +675,7 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
         .counted = totals.counted_cell(),
         .skip_vote = totals.vote_cell(),
         .metrics = totals.metric_cells(),
-        .metric_count = owner_.promises_.metrics.size(),
+        .metric_count = count_of(owner_.promises_.metrics),
         .use_counts = totals.use_cells(),
         .accumulate = accumulate,
         .rank = owner_.rank(),

@@ -237,8 +237,8 @@ class step_totals {
   /// Outcomes are kept for this many steps.
   static constexpr std::uint64_t kept = 64;
 
-  /// Throws usage_error for promises that don't go together, and for more than 8 metrics. Requires: `parameters` outlives this
-  /// object. Synchronizes: the host waits for the device.
+  /// Throws usage_error for promises that don't go together. Requires: `parameters` outlives this object. Synchronizes: the host
+  /// waits for the device.
   step_totals(typename Backend::device& device, parameter_list const& parameters, model_promises const& promises)
       : parameters_(&parameters),
         promises_(checked(promises)),
@@ -301,10 +301,10 @@ class step_totals {
   }
   [[nodiscard]] float* vote_cell() const noexcept { return promises_.votes ? cell(totals_detail::cells::vote) : nullptr; }
   [[nodiscard]] float* metric_cells() const noexcept {
-    return promises_.metrics.empty() ? nullptr : cell(totals_detail::cells::metrics);
+    return metric_count() == 0 ? nullptr : cell(totals_detail::cells::metrics);
   }
   [[nodiscard]] float* use_cells() const noexcept {
-    return promises_.counts_uses ? cell(totals_detail::cells::metrics + promises_.metrics.size()) : nullptr;
+    return promises_.counts_uses ? cell(totals_detail::cells::metrics + metric_count()) : nullptr;
   }
 
   /// A listing takes no part in the micro-batch that runs. Returns the distinct parameter when none of its listings does.
@@ -342,7 +342,7 @@ class step_totals {
 
   /// This rank votes to leave the step out.
   void withdraw(stream_ref stream) {
-    Backend::invoke(stream, totals_detail::withdraw{sums(), static_cast<std::uint32_t>(promises_.metrics.size())});
+    Backend::invoke(stream, totals_detail::withdraw{sums(), static_cast<std::uint32_t>(metric_count())});
   }
 
   /// What this rank adds has been enqueued, but for the use counts, which the host knows.
@@ -408,7 +408,6 @@ class step_totals {
   static_assert(sizeof(step_sums) % sizeof(double) == 0);
 
   [[nodiscard]] static model_promises checked(model_promises const& promises) {
-    expects(promises.metrics.size() <= max_metrics, "a model has at most 8 metrics");
     expects(!(promises.reports_unused && promises.counts_uses),
             "a model promises reports_unused or counts_uses: unused parameters are known on the host or on the device");
     return promises;
@@ -433,19 +432,20 @@ class step_totals {
     Backend::invoke(stream, start);
   }
 
+  [[nodiscard]] std::size_t metric_count() const noexcept { return count_of(promises_.metrics); }
   [[nodiscard]] bool counts_uses() const noexcept { return promises_.reports_unused || promises_.counts_uses; }
   /// Numbers behind the sums: metrics, then uses by distinct parameter.
   [[nodiscard]] std::size_t behind_sums() const noexcept {
-    return promises_.metrics.size() + (counts_uses() ? parameters_->distinct_count() : 0);
+    return metric_count() + (counts_uses() ? parameters_->distinct_count() : 0);
   }
-  [[nodiscard]] double* use_counts() const noexcept { return reinterpret_cast<double*>(sums() + 1) + promises_.metrics.size(); }
+  [[nodiscard]] double* use_counts() const noexcept { return reinterpret_cast<double*>(sums() + 1) + metric_count(); }
   [[nodiscard]] std::size_t cell_count() const noexcept {
-    return cells_decide() || !promises_.metrics.empty() ? totals_detail::cells::metrics + promises_.metrics.size() +
-                                                              (promises_.counts_uses ? parameters_->listings().size() : 0)
-                                                        : 1;
+    return cells_decide() || metric_count() != 0
+               ? totals_detail::cells::metrics + metric_count() + (promises_.counts_uses ? parameters_->listings().size() : 0)
+               : 1;
   }
   [[nodiscard]] totals_detail::cells model_cells() const noexcept {
-    return {cell(0), static_cast<std::uint32_t>(cell_count()), static_cast<std::uint32_t>(promises_.metrics.size()),
+    return {cell(0), static_cast<std::uint32_t>(cell_count()), static_cast<std::uint32_t>(metric_count()),
             promises_.counts_uses ? distinct_.template as<std::uint32_t>() : nullptr};
   }
   [[nodiscard]] float* cell(std::size_t at) const noexcept { return cells_.template as<float>() + at; }

@@ -2,11 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <string_view>
 
 namespace lockstep {
 
@@ -81,6 +80,16 @@ struct update_info {
   std::uint8_t group = 0;
 };
 
+/// Names of metrics, one after another from the first; null behind the last.
+using metric_names = std::array<char const*, 8>;
+[[nodiscard]] constexpr std::size_t count_of(metric_names const& names) noexcept {
+  std::size_t count = 0;
+  while (count < names.size() && names[count] != nullptr) {
+    ++count;
+  }
+  return count;
+}
+
 /// What a model promises of its `train` beyond what the compiler can see, as
 /// `static constexpr lockstep::model_promises promises{.honours_accumulate = true};`.
 struct model_promises {
@@ -103,9 +112,8 @@ struct model_promises {
   /// `train` calls `ctx.all_reduce` (synchronised statistics): it then runs on every rank in every micro-batch, with empty
   /// shards too, and its gradients are reduced after backward.
   bool communicates = false;
-  /// Names of what `train` adds up beside the loss, at `ctx.metric(0)`, `ctx.metric(1)`, ...: at most 8. They outlive
-  /// everything.
-  std::span<std::string_view const> metrics{};
+  /// Names of what `train` adds up beside the loss, at `ctx.metric(0)`, `ctx.metric(1)`, ...: `.metrics = {"correct"}`.
+  metric_names metrics{};
 };
 
 }  // namespace lockstep

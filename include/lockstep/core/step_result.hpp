@@ -3,26 +3,24 @@
 #pragma once
 
 #include <lockstep/core/error.hpp>
+#include <lockstep/core/options.hpp>
 #include <lockstep/core/update.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace lockstep {
 
-/// How many metrics a model may have.
-inline constexpr std::size_t max_metrics = 8;
-
 /// What a device leaves of a step for the host to read.
 struct step_outcome {
   step_sums sums;
   /// Sums over all ranks, by the model's names.
-  double metrics[max_metrics] = {};
+  std::array<double, metric_names{}.size()> metrics{};
   /// Counts steps from 1.
   std::uint64_t step = 0;
   /// How many updates were made, this step's included.
@@ -36,11 +34,10 @@ class step_result {
   using fetch = step_outcome (*)(void* source, std::uint64_t step);
 
   step_result() = default;
-  /// `metrics` names them, and outlives the result.
-  step_result(step_outcome const& known, std::span<std::string_view const> metrics) noexcept
+  step_result(step_outcome const& known, metric_names const& metrics) noexcept
       : outcome_(known), step_(known.step), metrics_(metrics) {}
   /// One that is fetched when it is asked for.
-  step_result(std::shared_ptr<void> source, fetch from, std::uint64_t step, std::span<std::string_view const> metrics) noexcept
+  step_result(std::shared_ptr<void> source, fetch from, std::uint64_t step, metric_names const& metrics) noexcept
       : source_(std::move(source)), fetch_(from), step_(step), metrics_(metrics) {}
 
   /// The mean loss over what counted, before the update; 0 when nothing did. Throws usage_error when it is first asked for
@@ -53,7 +50,7 @@ class step_result {
   /// What the model added up under this name, over all ranks and micro-batches: the number of right answers, say. Throws
   /// usage_error for a name that the model does not promise.
   [[nodiscard]] double metric(std::string_view name) const {
-    for (std::size_t m = 0; m < metrics_.size(); ++m) {
+    for (std::size_t m = 0; m < count_of(metrics_); ++m) {
       if (metrics_[m] == name) {
         return outcome().metrics[m];
       }
@@ -92,7 +89,7 @@ class step_result {
   fetch fetch_ = nullptr;
   mutable step_outcome outcome_;
   std::uint64_t step_ = 0;
-  std::span<std::string_view const> metrics_;
+  metric_names metrics_{};
 };
 
 }  // namespace lockstep
