@@ -20,6 +20,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -218,5 +219,71 @@ TEST_CASE("quickstart: the sampler alone gives every sample to one rank") {
     for (std::size_t i = 0; i < samples; ++i) {
       CHECK(all[i] == i);
     }
+  }
+}
+
+TEST_CASE("quickstart: training goes on at a saved position, with the batches that were left") {
+  lockstep::table<float> const data{lockstep::column{std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}};
+  lockstep::loader const loader{data, {.batch = 4, .seed = 1}};
+  std::uint64_t const epochs = 3;
+  std::vector<float> seen;
+  lockstep::loader_position position;
+  auto const run_until = [&](std::size_t steps) {
+    std::size_t done = 0;
+    auto const train = [&](auto const& batch) {
+      auto const& values = std::get<0>(batch);
+      seen.insert(seen.end(), values.data(), values.data() + values.count());
+      return ++done == steps;
+    };
+
+    for (; position.epoch < epochs; position = {position.epoch + 1, 0}) {
+      auto epoch = loader.epoch(position);
+      for (auto const& batch : epoch) {
+        bool const enough = train(batch);
+        position = epoch.next();  // behind this batch, whatever was gathered ahead
+        if (enough) {
+          return;  // write position.epoch and position.batch beside the model
+        }
+      }
+    }
+  };
+  run_until(9);
+  std::vector<float> const whole = std::exchange(seen, {});
+  CHECK(whole.size() == 30);
+  for (std::size_t stop = 1; stop < 9; ++stop) {
+    position = {};
+    seen.clear();
+    run_until(stop);
+    CHECK(seen.size() < 30);
+    run_until(99);
+    CHECK(seen == whole);
+  }
+}
+
+TEST_CASE("quickstart: with a global batch, the processes' batches of a step are one batch, and weights are followed") {
+  lockstep::table<float> const data{lockstep::column{std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}};
+  std::vector<double> const weights{0, 0, 1, 1, 1, 1, 1, 1, 1, 5};
+  int const processes = 3;
+  lockstep::loader const alone{data,
+                               {.seed = 1, .order = lockstep::epoch_order::weighted, .global_batch = 8, .weights = weights}};
+  auto whole = alone.epoch(0);
+  std::vector<float> seen;
+  for (int process = 0; process < processes; ++process) {
+    lockstep::loader const loader{data,
+                                  {.seed = 1,
+                                   .order = lockstep::epoch_order::weighted,
+                                   .rank = lockstep::rank_id{process},
+                                   .size = processes,
+                                   .global_batch = 8,
+                                   .weights = weights}};
+    auto mine = loader.epoch(0);
+    auto const& values = std::get<0>(*mine.begin());
+    seen.insert(seen.end(), values.data(), values.data() + values.count());
+  }
+  auto const& values = std::get<0>(*whole.begin());
+  CHECK(seen == std::vector<float>(values.data(), values.data() + values.count()));
+  CHECK(seen.size() == 8);
+  for (float const value : seen) {
+    CHECK(value >= 2);
   }
 }

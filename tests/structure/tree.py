@@ -41,7 +41,7 @@ MAY_INCLUDE = {
     "trainer.hpp": ABOVE_COMM | {"captured_steps.hpp", "composes.hpp", "input_slots.hpp", "optim", "replica.hpp"},
     "gradient_check.hpp": {"core", "concepts.hpp", "policy", "trainer.hpp"},
     "optim": {"core", "optim"},
-    "data": {"core", "data"},
+    "data": {"core", "plan", "data"},
     "observe": {"core", "observe"},
     "io": {"core", "backend", "io"},
     "version.hpp": set(),
