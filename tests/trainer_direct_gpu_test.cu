@@ -36,7 +36,7 @@ void load_shared_update() {
   update.set(stream, std::span{&optimizer, 1});
   update.prepare(stream, memory.as<std::uint64_t>() + 64);
   update.share(device, std::span{&own, 1}, 0, 1);
-  update.run_shared(stream, {0, 1}, memory.as<std::uint32_t>() + 200);
+  update.run_shared(stream, {0, 1}, nullptr, memory.as<std::uint32_t>() + 200);
   stream.synchronize();
 }
 

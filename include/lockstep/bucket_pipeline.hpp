@@ -78,6 +78,7 @@ class bucket_pipeline {
   void open(double nominal, std::size_t samples, bool brings_weight, updates when) {
     reduced_ = 0;
     when_ = when;
+    brings_weight_ = brings_weight;
     follow(aside(), model_, opened_);
     totals_.open(aside(), nominal, samples, brings_weight);
     if constexpr (elementwise_optimizer<Optimizer>) {
@@ -261,6 +262,9 @@ class bucket_pipeline {
   [[nodiscard]] stream_ref aside() const { return aside_ ? aside_->ref() : model_; }
   [[nodiscard]] stream_ref communication() const { return communication_->ref(); }
 
+  /// What an early update divides gradients by: null for the samples that were announced.
+  [[nodiscard]] step_sums const* announced() const noexcept { return brings_weight_ ? totals_.announced() : nullptr; }
+
   /// Where what may run beside a reduction is enqueued, behind it: on the host in the same thread.
   [[nodiscard]] stream_ref beside(stream_ref stream) const { return Backend::asynchronous ? aside() : stream; }
 
@@ -350,7 +354,7 @@ class bucket_pipeline {
         stream_ref const apart = beside(stream);
         follow(apart, stream, bucket_reduced_);
         totals_.start_clock(measured::updating, apart);
-        state_.update(apart, {bucket, 1}, nullptr, nullptr);
+        state_.update(apart, {bucket, 1}, announced(), nullptr);
         totals_.stop_clock(measured::updating, apart);
         updated_.record(apart);
         updated_bucket_ = bucket;
@@ -364,7 +368,7 @@ class bucket_pipeline {
     }
     communicator_.meet(stream);  // everybody's gradients are there, and nobody reads the values any more
     totals_.start_clock(measured::updating, stream);
-    state_.update_shared(stream, {bucket, 1}, communicator_.stopped());
+    state_.update_shared(stream, {bucket, 1}, announced(), communicator_.stopped());
     totals_.stop_clock(measured::updating, stream);
   }
 
@@ -392,6 +396,7 @@ class bucket_pipeline {
   stream_ref model_;
   stream_ref closing_{};  // where the totals of this step become complete
   updates when_ = updates::held;
+  bool brings_weight_ = false;
   std::size_t reduced_ = 0;                    // buckets sent in this step
   std::optional<std::size_t> updated_bucket_;  // updated, not published
   bool behind_open_ = false;                   // the model's stream waits for `open` already

@@ -173,7 +173,7 @@ class optimizer_state<Optimizer, Backend> {
 
   /// Whether updates can reach into the memory of other ranks on this backend.
   static constexpr bool shares = requires(elementwise_update<Backend, Optimizer> & u, typename Backend::stream_ref stream) {
-    u.run_shared(stream, plan::range{}, nullptr);
+    u.run_shared(stream, plan::range{}, nullptr, nullptr);
   };
   /// Before `own`, where ranks reach each other's memory: the distinct parameters of every rank, rank after rank.
   void share(std::vector<peer_parameter> peers, rank_id rank) {
@@ -203,8 +203,9 @@ class optimizer_state<Optimizer, Backend> {
     }
   }
   /// Adds up what travels in these buckets, updates it, and brings it to all ranks; see elementwise_update.
-  void update_shared(typename Backend::stream_ref stream, plan::range buckets, std::uint32_t const* stopped) {
-    update_->run_shared(stream, buckets, stopped);
+  void update_shared(typename Backend::stream_ref stream, plan::range buckets, step_sums const* sums,
+                     std::uint32_t const* stopped) {
+    update_->run_shared(stream, buckets, sums, stopped);
   }
   /// Updates what travels in these buckets; see elementwise_update.
   void update(typename Backend::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) {

@@ -272,6 +272,8 @@ class replica_body {
                 rules_.loss_scale.has_value() == ruled_.loss_scale.has_value(),
             "rules: which of them there are is fixed when the replica is built");
     expects(!info.weight || (*info.weight >= 0 && std::isfinite(*info.weight)), "begin: weight must not be negative");
+    expects(!info.weight || info.total_weight || info.updates == updates::held,
+            "begin: buckets can be updated as they are reduced only where the weight of all ranks is given");
     ++steps_;
     attempt("preparing", [&] {
       if constexpr (elementwise_optimizer<Optimizer>) {
@@ -281,7 +283,7 @@ class replica_body {
         totals_->set_rules(stream_, rules_);
       }
       if (info.weight) {
-        totals_->set_weight(stream_, *info.weight);
+        totals_->set_weight(stream_, *info.weight, info.total_weight.value_or(0), static_cast<double>(info.total_samples));
       }
     });
   }

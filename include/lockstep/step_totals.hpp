@@ -36,6 +36,8 @@ struct device_rules {
 
 /// What a device counts from step to step, in its own memory.
 struct step_counters {
+  /// Of the step that follows, where it is known before what its samples count for: all that an update needs of the sums.
+  step_sums announced;
   std::uint64_t steps = 0;
   std::uint64_t applied = 0;
   /// Time spent on forward and backward, and on updates; and when what runs now began.
@@ -99,8 +101,12 @@ struct set_rules {
 struct set_weight {
   step_counters* counters;
   double weight;
+  step_sums announced;
 
-  LOCKSTEP_HOST_DEVICE void operator()() const { counters->weight = weight; }
+  LOCKSTEP_HOST_DEVICE void operator()() const {
+    counters->weight = weight;
+    counters->announced = announced;
+  }
 };
 
 /// Where the weight of a rank's samples is known from.
@@ -237,8 +243,8 @@ class step_totals {
   /// Outcomes are kept for this many steps.
   static constexpr std::uint64_t kept = 64;
 
-  /// Throws usage_error for promises that don't go together. Requires: `parameters` outlives this object. Synchronizes: the host
-  /// waits for the device.
+  /// Throws usage_error for promises that don't go together. Requires: `parameters` outlives this object. Synchronizes: the
+  /// host waits for the device.
   step_totals(typename Backend::device& device, parameter_list const& parameters, model_promises const& promises)
       : parameters_(&parameters),
         promises_(checked(promises)),
@@ -274,13 +280,20 @@ class step_totals {
       Backend::invoke(stream, totals_detail::set_rules{counters(), now});
     }
   }
-  /// The same for what this rank's samples count for.
-  void set_weight(stream_ref stream, double weight) {
-    if (weight != weight_) {
+  /// The same for what this rank's samples count for, and those of all ranks, of which there are `nominal`: 0 where that is not
+  /// known.
+  void set_weight(stream_ref stream, double weight, double total, double nominal) {
+    if (weight != weight_ || total != total_weight_ || nominal != nominal_) {
       weight_ = weight;
-      Backend::invoke(stream, totals_detail::set_weight{counters(), weight});
+      total_weight_ = total;
+      nominal_ = nominal;
+      step_sums const announced{
+          .weight = total, .nominal = nominal, .nominal_squares = nominal * nominal, .ranks = 1, .scale = 1};
+      Backend::invoke(stream, totals_detail::set_weight{counters(), weight, announced});
     }
   }
+  /// In device memory: what is known of the sums before anything is reduced. Behind `set_weight`.
+  [[nodiscard]] step_sums const* announced() const noexcept { return &counters()->announced; }
 
   /// `nominal` samples were announced for all ranks, `samples` of them for this one. They count as `set_weight` was told last
   /// where the step `brings_weight`, as the model says where it promises that, and else as one each.
@@ -421,7 +434,7 @@ class step_totals {
     clear const start{sums(), counters(), model_cells()};
     Backend::invoke(stream, start);
     Backend::invoke(stream, totals_detail::set_rules{counters(), {}});
-    Backend::invoke(stream, totals_detail::set_weight{counters(), 0});
+    Backend::invoke(stream, totals_detail::set_weight{counters(), 0, {}});
     Backend::invoke(stream, totals_detail::open{sums(), counters(), 0, weighing::samples, 1, 1});
     Backend::invoke(stream, totals_detail::start_clock{time});
     Backend::invoke(stream, totals_detail::stop_clock{time, time});
@@ -457,8 +470,10 @@ class step_totals {
   parameter_list const* parameters_;
   model_promises promises_;
   bool measures_busy_;
-  device_rules rules_;                // set last
-  double weight_ = 0;                 // set last
+  device_rules rules_;  // set last
+  double weight_ = 0;   // set last, as are these
+  double total_weight_ = 0;
+  double nominal_ = 0;
   std::vector<double> uses_;          // by distinct parameter, on this rank, where the host reports them
   std::vector<std::uint8_t> unused_;  // by listing, in the micro-batch that runs
   bool pending_ = false;              // the cells hold what a micro-batch left

@@ -435,8 +435,20 @@ class trainer_body {
     }
   }
 
+  /// Of a step, over all ranks.
+  struct totals {
+    std::size_t samples = 0;
+    double weight = 0;
+  };
+
   /// Every rank knows its shard, wherever that lies.
-  step_result take_step(std::size_t total, step_options options) {
+  step_result take_step(std::size_t samples, step_options options) {
+    totals total{samples, 0};
+    if constexpr (weighted_batch<batch_type>) {
+      for (auto const& rank : ranks_) {
+        total.weight += lockstep::batch_weight(*rank->shard);
+      }
+    }
     if constexpr (backend_type::asynchronous) {
       for (auto const& rank : ranks_) {  // before copies that can't give up waiting
         keep_failure([&] { rank->replica->wait_for_room(); });
@@ -464,10 +476,12 @@ class trainer_body {
     return ranks_[0]->result;
   }
 
-  [[nodiscard]] static step_info info_of(rank_state& self, std::size_t total) {
-    step_info info{.samples = lockstep::sample_count(*self.shard), .total_samples = total, .updates = updates::as_reduced};
+  [[nodiscard]] static step_info info_of(rank_state& self, totals const& total) {
+    step_info info{
+        .samples = lockstep::sample_count(*self.shard), .total_samples = total.samples, .updates = updates::as_reduced};
     if constexpr (weighted_batch<batch_type>) {
       info.weight = lockstep::batch_weight(*self.shard);
+      info.total_weight = total.weight;
     }
     return info;
   }
@@ -498,7 +512,7 @@ class trainer_body {
     }
   }
 
-  static step_result run(rank_state& self, std::size_t total, bool has_new_sizes) {
+  static step_result run(rank_state& self, totals const& total, bool has_new_sizes) {
     step_info info = info_of(self, total);
     info.first_of_its_sizes = has_new_sizes;
     auto step = self.replica->begin(info);
@@ -512,7 +526,7 @@ class trainer_body {
     return step.finish();
   }
 
-  static step_result replay(rank_state& self, std::size_t total, std::size_t graph) {
+  static step_result replay(rank_state& self, totals const& total, std::size_t graph) {
     if constexpr (records) {
       return self.replica->replay(self.graphs[graph], info_of(self, total));
     } else {
@@ -521,7 +535,7 @@ class trainer_body {
   }
 
   /// The graph that every rank has of this step, recorded now where that pays; else a number too large.
-  std::size_t graph_for([[maybe_unused]] std::size_t total, [[maybe_unused]] step_options options) {
+  std::size_t graph_for([[maybe_unused]] totals const& total, [[maybe_unused]] step_options options) {
     if constexpr (records) {
       std::vector<batch_type> shards;
       for (auto const& rank : ranks_) {
@@ -539,7 +553,7 @@ class trainer_body {
   }
 
   /// All ranks record the step, with nothing running, before any of them launches it.
-  void record(std::size_t at, std::size_t total) {
+  void record(std::size_t at, totals const& total) {
     std::size_t const drop = captured_.set_recorded(at);
     on_all_ranks(waiting::one_timeout, [at, drop, total, capacity = captured_.capacity()](rank_state& self) {
       self.replica->synchronize();

@@ -332,11 +332,12 @@ struct update_peers {
 template <class Optimizer>
 __global__ void __launch_bounds__(update_threads)
     update_shared(update_chunk<slot_count<Optimizer>> const* chunks, Optimizer const* optimizers,
-                  prepared_type<Optimizer> const* prepared, update_peers const peers) {
+                  prepared_type<Optimizer> const* prepared, step_sums const* sums, update_peers const peers) {
   constexpr int at_once = 3;  // peers whose gradients are on their way together
   update_chunk<slot_count<Optimizer>> const chunk = read_chunk(chunks + blockIdx.x);
   update_four<slot_count<Optimizer>> mine{chunk};
-  if (mine.beyond(chunk) || *peers.stopped != 0) {
+  step_sums const step = read_sums(sums);
+  if (mine.beyond(chunk) || *peers.stopped != 0 || step.skipped()) {
     return;
   }
   peer_parameter const own = peers.of(peers.rank, chunk.parameter);
@@ -370,7 +371,7 @@ __global__ void __launch_bounds__(update_threads)
   }
   Optimizer const optimizer = optimizers[chunk.group];
   prepared_type<Optimizer> const ready = prepared[chunk.group];
-  mine.advance(sum, 1.0F, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
+  mine.advance(sum, step.factor(), optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
   mine.store(chunk);
   for (int peer = 0; peer < peers.size; ++peer) {
     if (peer != peers.rank) {
@@ -494,7 +495,7 @@ class elementwise_update<Backend, Optimizer> {
 
   /// Updates the segments of these buckets from the gradients of all ranks, and writes the new values to all of them. Between
   /// two meetings of the ranks. Does nothing where `*stopped` is not 0. Requires: `share` and `prepare` came before.
-  void run_shared(cuda::stream_ref stream, plan::range buckets, std::uint32_t const* stopped) const {
+  void run_shared(cuda::stream_ref stream, plan::range buckets, step_sums const* sums, std::uint32_t const* stopped) const {
     std::size_t const first = first_of(buckets.first);
     if (std::size_t const last = first_of(buckets.end()); first < last) {
       cuda_detail::update_peers view = view_;
@@ -502,7 +503,7 @@ class elementwise_update<Backend, Optimizer> {
       cuda_detail::update_shared<Optimizer>
           <<<static_cast<unsigned>(last - first), cuda_detail::update_threads, 0, stream.get()>>>(
               chunks_.template as<chunk>() + first, optimizers_.template as<Optimizer>(),
-              prepared_.template as<prepared_type<Optimizer>>(), view);
+              prepared_.template as<prepared_type<Optimizer>>(), sums, view);
       check(cudaGetLastError());
     }
   }

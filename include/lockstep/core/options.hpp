@@ -65,6 +65,8 @@ struct step_info {
   /// What this rank's samples count for, where not one each: their tokens, say. Loss and gradients are divided by the sum of
   /// these over all ranks.
   std::optional<double> weight = std::nullopt;
+  /// The same of all ranks together, where `weight` is given and updates are `as_reduced`; the same on every rank.
+  std::optional<double> total_weight = std::nullopt;
   /// Some rank trains a number of samples for the first time, and may load kernels and allocate on the way: nothing is reduced
   /// before backward has ended. A rank that finds so by itself holds back by itself.
   bool first_of_its_sizes = false;

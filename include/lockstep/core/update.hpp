@@ -106,8 +106,8 @@ template <class Optimizer>
 ///   buckets. Where `sums` is null, the gradient factor is 1 and nothing is left out; where `uses` is null every parameter
 ///   takes part, else those with a use count other than 0.
 /// One whose ranks may reach each other's memory also has `share(device, peers, rank, size)`, and `run_shared(stream, buckets,
-/// stopped)`, which adds up the gradients of all ranks, updates, and writes the values to all, in one pass.
-/// All pointers are to device memory; all of it may be recorded in a graph, but for `set`, which comes before the graph runs.
+/// sums, stopped)`, which adds up the gradients of all ranks, updates, and writes the values to all, in one pass. All pointers
+/// are to device memory; all of it may be recorded in a graph, but for `set`, which comes before the graph runs.
 template <class Backend, class Optimizer>
 class elementwise_update;
 
