@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "composes.hpp": {"core", "plan", "concepts.hpp"},
     "trainer.hpp": ABOVE_COMM | {"captured_steps.hpp", "composes.hpp", "input_slots.hpp", "replica.hpp"},
     "gradient_check.hpp": {"core", "concepts.hpp", "policy", "trainer.hpp"},
-    "optim": {"core", "optim"},
+    "optim": {"core", "concepts.hpp", "optim"},
     "data": {"core", "data"},
     "observe": {"core", "observe"},
     "io": {"core", "backend", "io"},

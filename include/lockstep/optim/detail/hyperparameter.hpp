@@ -5,6 +5,7 @@
 #include <lockstep/core/error.hpp>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 
@@ -32,6 +33,24 @@ inline void expects_positive(char const* field, float value) {
 inline void expects_fraction(char const* field, float value) {
   if (!(value >= 0 && value < 1)) {
     refuse_field(field, "lie in [0, 1)", value);
+  }
+}
+/// Throws usage_error naming `field` unless 0 <= value <= 1.
+inline void expects_part(char const* field, float value) {
+  if (!(value >= 0 && value <= 1)) {
+    refuse_field(field, "lie in [0, 1]", value);
+  }
+}
+/// Throws usage_error naming `field` unless 0 < value <= 1.
+inline void expects_positive_part(char const* field, float value) {
+  if (!(value > 0 && value <= 1)) {
+    refuse_field(field, "lie in (0, 1]", value);
+  }
+}
+/// Throws usage_error naming `field` unless value >= 1.
+inline void expects_at_least_one(char const* field, std::uint64_t value) {
+  if (value == 0) {
+    refuse(std::string(field) + " must be at least 1, and is 0");
   }
 }
 
