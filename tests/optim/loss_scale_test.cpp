@@ -105,6 +105,14 @@ TEST_CASE("loss_scale: long random runs are what a model in f64 says, floor and 
   }
 }
 
+TEST_CASE("loss_scale: an overflow lowers it at once") {
+  lockstep::loss_scale const options{.initial = 1024, .growth_interval = 500};
+  options.validate();
+  lockstep::loss_scale_state state = options.first();
+  state = options.next(state, lockstep::gradient_range::overflowed);  // behind each step
+  CHECK(state.scale == 512.0F);
+}
+
 TEST_CASE("loss_scale: it rises in exactly the growth_interval-th step with finite gradients, counted from the last overflow") {
   loss_scale const o{.growth_interval = 5};
   loss_scale_state state = o.next(o.first(), gradient_range::finite);
