@@ -47,8 +47,11 @@
 #include <lockstep/observe/progress.hpp>
 #include <lockstep/optim/adam.hpp>
 #include <lockstep/optim/adamw.hpp>
+#include <lockstep/optim/clip_by_value.hpp>
 #include <lockstep/optim/gradient_rules.hpp>
 #include <lockstep/optim/loss_scale.hpp>
+#include <lockstep/optim/schedule.hpp>
+#include <lockstep/optim/scheduled.hpp>
 #include <lockstep/optim/sgd.hpp>
 #include <lockstep/optimizer_state.hpp>
 #include <lockstep/plan/arena.hpp>

@@ -13,6 +13,9 @@
 #include <lockstep/core/update.hpp>
 #include <lockstep/optim/adam.hpp>
 #include <lockstep/optim/adamw.hpp>
+#include <lockstep/optim/clip_by_value.hpp>
+#include <lockstep/optim/schedule.hpp>
+#include <lockstep/optim/scheduled.hpp>
 #include <lockstep/optim/sgd.hpp>
 
 #include <doctest/doctest.h>
@@ -153,6 +156,22 @@ inline outcome reference(lockstep::adamw const& o, lockstep::update_info const& 
   double const decay = double{o.learning_rate} * double{o.weight_decay} * value;
   now.value = {value - decay - now.value.is, std::abs(value) + std::abs(decay) + now.value.scale};
   return now;
+}
+template <class Optimizer, class Schedule>
+outcome reference(lockstep::scheduled<Optimizer, Schedule> const& o, lockstep::update_info const& info, double value,
+                  double gradient, slot_values const& s);
+template <class Optimizer>
+outcome reference(lockstep::clipped_by_value<Optimizer> const& o, lockstep::update_info const& info, double value,
+                  double gradient, slot_values const& s) {
+  double const limit = double{o.limit};
+  return reference(static_cast<Optimizer const&>(o), info, value, (std::min)((std::max)(gradient, -limit), limit), s);
+}
+template <class Optimizer, class Schedule>
+outcome reference(lockstep::scheduled<Optimizer, Schedule> const& o, lockstep::update_info const& info, double value,
+                  double gradient, slot_values const& s) {
+  Optimizer now = o;
+  now.learning_rate *= o.schedule(info.step);
+  return reference(now, info, value, gradient, s);
 }
 
 // ---- what is updated ------------------------------------------------------------------------------------------------------
@@ -515,6 +534,13 @@ void every_optimizer_updates_as_the_formula_says() {
   updates_as_the_formula_says<Backend, summing>({{0.5F}, {0.25F}, {0.75F}}, sizes);
   updates_as_the_formula_says<Backend, three_slots>({{0.5F}, {0.25F}, {0.75F}}, sizes);
   updates_as_the_formula_says<Backend, fading>({{0.5F}, {0.25F}, {0.75F}}, sizes);
+  updates_as_the_formula_says<Backend, lockstep::clipped_by_value<three_slots>>(
+      {{{0.5F}, 0.5F}, {{0.25F}, 0.25F}, {{0.75F}, 4}}, sizes);
+  using falling = lockstep::warm_up<lockstep::cosine>;
+  updates_as_the_formula_says<Backend, lockstep::scheduled<lockstep::clipped_by_value<lockstep::adamw>, falling>>(
+      {{{{.learning_rate = 0.1F}, 0.5F}, {2, {.steps = 3}}}}, sizes);
+  updates_as_the_formula_says<Backend, lockstep::clipped_by_value<lockstep::scheduled<fading, lockstep::step_decay>>>(
+      {{{{0.5F}, {1, 0.5F}}, 0.5F}}, sizes);
 }
 
 /// 100,003 elements an array; then blocks or loops have more than one piece to do.

@@ -8,7 +8,9 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -393,6 +395,33 @@ struct whole {
 static_assert(lockstep::whole_optimizer<whole, lockstep::host>);
 
 }  // namespace optimizer_step_
+
+namespace schedule_ {
+
+struct inverse_root {
+  LOCKSTEP_HOST_DEVICE float operator()(std::uint64_t step) const { return 1 / std::sqrt(static_cast<float>(step)); }
+};
+static_assert(lockstep::elementwise_optimizer<lockstep::scheduled<lockstep::sgd, inverse_root>>);
+
+}  // namespace schedule_
+
+namespace optimizer_scheduled_ {
+
+struct descend {
+  float learning_rate = 0.1F;
+  LOCKSTEP_HOST_DEVICE float prepare(lockstep::update_info const& info) const { return info.learning_rate; }
+  LOCKSTEP_HOST_DEVICE float operator()(float value, float gradient, float rate) const { return value - rate * gradient; }
+};
+static_assert(lockstep::elementwise_optimizer<lockstep::scheduled<descend, lockstep::cosine>>);
+
+}  // namespace optimizer_scheduled_
+
+namespace optimizer_clipped_ {
+
+using clipped = lockstep::clipped_by_value<lockstep::adamw>;
+static_assert(lockstep::elementwise_optimizer<clipped>);
+
+}  // namespace optimizer_clipped_
 
 struct wire {};
 

@@ -40,7 +40,7 @@ MAY_INCLUDE = {
     "composes.hpp": {"core", "plan", "concepts.hpp", "optim"},
     "trainer.hpp": ABOVE_COMM | {"captured_steps.hpp", "composes.hpp", "input_slots.hpp", "optim", "replica.hpp"},
     "gradient_check.hpp": {"core", "concepts.hpp", "policy", "trainer.hpp"},
-    "optim": {"core", "optim"},
+    "optim": {"core", "concepts.hpp", "optim"},
     "data": {"core", "plan", "data"},
     "observe": {"core", "observe"},
     "io": {"core", "backend", "io"},

@@ -127,7 +127,7 @@ class rank_error : public error, public std::nested_exception {
 [[noreturn]] inline void refuse(std::string const& sentence) { throw usage_error(std::string("lockstep: ") + sentence); }
 
 /// Throws usage_error with `sentence` unless `condition` holds. For sentences that must be built: test, then `refuse`.
-inline void expects(bool condition, char const* sentence) {
+constexpr void expects(bool condition, char const* sentence) {
   if (!condition) [[unlikely]] {
     refuse(sentence);
   }

@@ -24,7 +24,8 @@ struct loss_scale_state {
 
 /// How a loss scale follows the range of 16-bit gradients: it falls when they overflow, and rises after a number of steps in
 /// which they did not. A state machine by itself: it neither scales a loss nor looks at gradients. Micikevicius et al., "Mixed
-/// precision training" (2018), section 3.2, scale by a constant, and propose to do it so.
+/// precision training" (2018), scale by a constant in section 3.2, on loss scaling, and propose in the end that it should
+/// follow the overflows.
 ///
 /// With the defaults the scale stays a power of two, so that scaling only moves exponents.
 ///
@@ -68,10 +69,10 @@ struct loss_scale {
   ///
   /// Overflowed: the scale becomes scale * backoff, or `lowest` where that is higher; the count of good steps begins anew. At
   /// `lowest` the scale stays, and the step is as overflowed as any.
-  /// Finite: one more good step. At the `growth_interval`-th the scale becomes scale * growth, or `highest` where that is lower,
-  /// and the count begins anew, also where the scale was `highest` and stays. A step with more good steps behind it than the
-  /// interval, because that was made shorter, rises at once.
-  /// A scale outside of [lowest, highest], because these were changed, comes back the next time that it falls or rises.
+  /// Finite: one more good step. At the `growth_interval`-th the scale becomes scale * growth, or `highest` where that is
+  /// lower, and the count begins anew, also where the scale was `highest` and stays. A step with more good steps behind it than
+  /// the interval, because that was made shorter, rises at once. A scale outside of [lowest, highest], because these were
+  /// changed, comes back the next time that it falls or rises.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE constexpr loss_scale_state next(loss_scale_state const& state,
                                                                      gradient_range gradients) const {
     if (gradients == gradient_range::overflowed) {
