@@ -4,6 +4,7 @@
 // Trainers over peer memory, for ranks that share one GPU: buckets that are added up, updated and brought to all in one kernel.
 
 #include "support/gpu_trainer_cases.cuh"
+#include "support/ruled_gpu_setup.cuh"
 
 #include <lockstep/comm/direct.cuh>
 #include <lockstep/lockstep.cuh>
@@ -88,6 +89,20 @@ TEST_CASE("trainer over direct: 1 to 4 ranks that replay their steps give the sa
     auto const called = gpu_cases::train_random_case<one_gpu_setup, sharded>(seed, ranks, 0);
     one_stream_each const single;
     CHECK(called == gpu_cases::train_random_case<one_gpu_setup, sharded>(seed, ranks, 8));
+  }
+}
+
+TEST_CASE("trainer over direct: weights that batches bring reach the shared update, and rules hold it") {
+  std::uint64_t const first = tests::seed();
+  for (std::uint64_t seed = first; seed < first + 8; ++seed) {
+    int const ranks = static_cast<int>(tests::generator{seed ^ 0x5eedU}.whole(1, 4));
+    CAPTURE(seed);
+    CAPTURE(ranks);
+    ruled_cases::train_case<support::ruled_gpu_setup<support::one_gpu, 0>, sharded, support::weighed_rows,
+                            ruled_cases::measured>(seed, ranks);
+    one_stream_each const single;
+    ruled_cases::train_case<support::ruled_gpu_setup<support::one_gpu, 8>, sharded, support::weighed_rows,
+                            ruled_cases::measured>(seed, ranks);
   }
 }
 

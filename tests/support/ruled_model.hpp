@@ -6,7 +6,6 @@
 
 #include <lockstep/lockstep.hpp>
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -57,7 +56,7 @@ struct ruled_call {
     std::size_t count;
   };
   rows samples;
-  std::array<listed, most_ruled> parameters;
+  listed parameters[most_ruled];
   std::size_t parameter_count;
   lockstep::element_type gradient_type;  // f32 or f16
   Weight weight;

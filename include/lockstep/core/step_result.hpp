@@ -20,7 +20,7 @@ namespace lockstep {
 struct step_outcome {
   step_sums sums;
   /// Sums over all ranks, by the model's names.
-  std::array<double, metric_names{}.size()> metrics{};
+  double metrics[metric_names{}.size()] = {};  // no std::array: kernels write it
   /// Counts steps from 1.
   std::uint64_t step = 0;
   /// How many updates were made, this step's included.
