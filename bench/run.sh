@@ -13,7 +13,7 @@ them beside PyTorch's, which must be installed; elsewhere, instructions of a ste
 root). bench/summary.py then merges what lies in bench/results/ into its table and docs/benchmarks.md.
 
   --only WORK,...  measures only these. On GPUs: simplenet-64, mlp4096-1024, mlp4096-8192, mlp4096-8192-tf32,
-                   mlp4096-8192-pinned, all-reduce. Anywhere: instructions, compile-time
+                   mlp4096-8192-f32, mlp4096-8192-pinned, all-reduce. Anywhere: instructions, compile-time
   --out DIR        where results go; bench/results/ without it
   --commit ID      what is measured, where that can't be asked of git
   --skip-peers     measures ours alone
@@ -53,7 +53,7 @@ mkdir -p "$out"
 commit=${commit:-$(git describe --always --dirty 2>/dev/null || echo unknown)}
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)
 
-on_gpus='simplenet-64 mlp4096-1024 mlp4096-8192 mlp4096-8192-tf32 mlp4096-8192-pinned'
+on_gpus='simplenet-64 mlp4096-1024 mlp4096-8192 mlp4096-8192-tf32 mlp4096-8192-f32 mlp4096-8192-pinned'
 if [[ $gpus -gt 1 ]]; then
   on_gpus+=' all-reduce'
 fi
@@ -92,7 +92,7 @@ if [[ ${#works[@]} -gt 0 ]]; then
     case $work in
       all-reduce)
         ninja -C build-bench-cuda bench/all_reduce_bench >&2 || echo "all-reduce could not be built: is NCCL there?" ;;
-      simplenet-64) targets+=(bench/cuda_step_bench_f32) ;;
+      simplenet-64 | *-f32) targets+=(bench/cuda_step_bench_f32) ;;
       *-tf32) targets+=(bench/cuda_step_bench_tf32) ;;
       *) targets+=(bench/cuda_step_bench_bf16) ;;
     esac

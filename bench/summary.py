@@ -83,6 +83,11 @@ def step_rows(document):
     for line in lines:
         if line["mode"] not in PYTORCH or "median_ms" not in line:
             continue
+        if "rules" in line["settings"]:
+            plain = best(lines, line["mode"], line["gpus"], rules=None)
+            if plain:
+                add(line, f"step with {line['settings']['rules']}", "ms", line["median_ms"], plain["median_ms"], "without them")
+            continue
         mode = PYTORCH[line["mode"]]
         rival = best(lines, mode, line["gpus"])
         settings = [other for other in lines if other["mode"] == mode and other["gpus"] == line["gpus"]]
@@ -100,6 +105,25 @@ def step_rows(document):
         least = best(lines, mode, line["gpus"], of="peak_bytes")
         if "peak_bytes" in line and least:
             add(line, "peak memory", "MiB", line["peak_bytes"] / 2**20, least["peak_bytes"] / 2**20, name_of(least) + partly)
+    return rows
+
+
+def precision_rows(documents):
+    """Of one work in several precisions, measured together: the step in bf16 beside those in f32, with and without TF32, and the
+    memory of activations."""
+    rows = []
+    narrow = documents.get("mlp4096-8192")
+    for work, title in (("mlp4096-8192-f32", "f32"), ("mlp4096-8192-tf32", "f32 in TF32")):
+        wide = documents.get(work)
+        if not narrow or not wide or narrow["commit"] != wide["commit"] or narrow["date"][:10] != wide["date"][:10]:
+            continue
+        ours, theirs = (best(one["lines"], "single_device", 1, rules=None) for one in (narrow, wide))
+        if not ours or not theirs:
+            continue
+        what = (narrow["work"], "single_device", 1)
+        rows.append(row(narrow, *what, "step in bf16", "ms", ours["median_ms"], theirs["median_ms"], f"ours in {title}"))
+        activations = [line["memory"]["activations"] / 2**20 for line in (ours, theirs)]
+        rows.append(row(narrow, *what, "activations in bf16", "MiB", *activations, f"ours in {title}"))
     return rows
 
 
@@ -173,12 +197,15 @@ def merged(documents):
     """All rows, in the order of works; of rows about the same, the last measured."""
     order = [*WORKS, "update-134M", "all-reduce"]
     last = {}
+    documents = list(documents)
     for document in sorted(documents, key=lambda one: one.get("date", "")):
         rows = rows_of(document)
         about = {(r["work"], r["policy"], r["gpus"]) for r in rows}
         last = {key: r for key, r in last.items() if (r["work"], r["policy"], r["gpus"]) not in about}
         for r in rows:
             last[(r["work"], r["policy"], r["gpus"], r["quantity"], r["rival_name"])] = r
+    for r in precision_rows({d["work"]: d for d in documents if d.get("benchmark") == "training step"}):
+        last[(r["work"], r["policy"], r["gpus"], r["quantity"], r["rival_name"])] = r
     return sorted(
         last.values(), key=lambda r: (order.index(r["work"]) if r["work"] in order else len(order), r["work"], int(r["gpus"]))
     )

@@ -41,6 +41,7 @@ WORKS = {
     "mlp4096-1024": Work(LAYERS, 1024, "bf16", buckets_mb=BUCKETS),
     "mlp4096-8192": Work(LAYERS, 8192, "bf16", buckets_mb=BUCKETS),
     "mlp4096-8192-tf32": Work(LAYERS, 8192, "tf32", buckets_mb=BUCKETS),
+    "mlp4096-8192-f32": Work(LAYERS, 8192, "f32", buckets_mb=BUCKETS),
     "mlp4096-8192-pinned": Work(LAYERS, 8192, "bf16", pinned=True, buckets_mb=BUCKETS),
 }
 

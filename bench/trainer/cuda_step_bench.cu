@@ -60,6 +60,7 @@ std::vector<work> works() {
       {"mlp4096-1024", examples::compute::bf16, wide, 1024},
       {"mlp4096-8192", examples::compute::bf16, wide, 8192},
       {"mlp4096-8192-tf32", examples::compute::tf32, wide, 8192},
+      {"mlp4096-8192-f32", examples::compute::f32, wide, 8192},
       {"mlp4096-8192-pinned", examples::compute::bf16, wide, 8192, true},
   };
 }
@@ -486,20 +487,24 @@ double finite(double loss) {
   return loss;
 }
 
-template <class Policy>
-using trainer_under = lockstep::trainer<model, lockstep::adamw, Policy>;
+constexpr lockstep::adamw plain_adamw{
+    .learning_rate = rate, .beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = decay};
+/// What people do around the step, all of it: a schedule, and rules for all gradients.
+using scheduled_adamw = lockstep::scheduled<lockstep::adamw, lockstep::warm_up<lockstep::cosine>>;
+scheduled_adamw const ruled_adamw{plain_adamw, {.steps = 500, .then = {.steps = 100000}}};
+lockstep::gradient_rules const all_rules{.max_norm = 1.0F, .loss_scale = lockstep::loss_scale{}};
 
 /// A trainer on the first `gpus` devices, and its batches.
-template <class Policy>
+template <class Policy, class Optimizer = lockstep::adamw>
 class trained {
  public:
-  trained(work const& w, int gpus)
+  trained(work const& w, int gpus, Optimizer const& optimizer = plain_adamw, lockstep::gradient_rules const& rules = {})
       : trainer_(
             lockstep::devices::first(gpus),
             [&w](lockstep::device_context<lockstep::cuda>& device) {
               return model{device, w.widths};
             },
-            lockstep::adamw{.learning_rate = rate, .beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = decay}) {
+            optimizer, rules) {
     shards_.resize(w.pinned ? 4 : 2);
     for (int device = 0; device < gpus; ++device) {
       batches_.push_back(std::make_unique<device_batches>(device, w));
@@ -520,7 +525,7 @@ class trained {
     trainer_.synchronize();
   }
 
-  [[nodiscard]] trainer_under<Policy>& trainer() { return trainer_; }
+  [[nodiscard]] auto& trainer() { return trainer_; }
   [[nodiscard]] device_batches& batches(int device) { return *batches_[static_cast<std::size_t>(device)]; }
   [[nodiscard]] pinned_memory const& pinned(int device) const { return pinned_[static_cast<std::size_t>(device)]; }
 
@@ -540,7 +545,7 @@ class trained {
   }
 
  private:
-  trainer_under<Policy> trainer_;
+  lockstep::trainer<model, Optimizer, Policy> trainer_;
   std::vector<std::unique_ptr<device_batches>> batches_;
   std::vector<pinned_memory> pinned_;  // by device, where batches come from the host
   std::vector<std::vector<model::batch>> shards_;
@@ -548,7 +553,7 @@ class trained {
   lockstep::step_result result_;
 };
 
-/// One GPU: by hand and under single_device, in turn.
+/// One GPU: by hand and under single_device, without rules and with all, in turn.
 void measure_one(work const& w, double seconds) {
   trained<lockstep::single_device> ours{w, 1};
   ours.steps(3);
@@ -563,6 +568,9 @@ void measure_one(work const& w, double seconds) {
       [&](std::size_t steps) { hand.update_alone(steps); },
   };
   alternatives.emplace_back([&](std::size_t steps) { ours.steps(steps); });
+  trained<lockstep::single_device, scheduled_adamw> ruled{w, 1, ruled_adamw, all_rules};
+  ruled.steps(3);
+  alternatives.emplace_back([&](std::size_t steps) { ruled.steps(steps); });
   std::vector<bench::timing> const timed = bench::time_in_turn(alternatives, seconds);
 
   double const loss = finite(hand.loss());
@@ -576,6 +584,7 @@ void measure_one(work const& w, double seconds) {
     add_timing(line, timed[i]).add("loss", loss).print();
   }
   ours.print(w, "single_device", {}, timed[4]);
+  ruled.print(w, "single_device", bench::line{}.add("rules", "loss scale, bounded norm and schedule"), timed[5]);
 }
 
 template <class Policy>

@@ -509,7 +509,7 @@ class perceptron {
     };
     take_all();
     if (memory_.empty() || memory_.back().bytes() < bytes) {
-      memory_.push_back(device_.allocate(bytes, lockstep::memory_use::other));
+      memory_.push_back(device_.allocate(bytes, lockstep::memory_use::activations));
     }
     memory = memory_.back().template as<std::byte>();
     take_all();

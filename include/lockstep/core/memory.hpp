@@ -13,11 +13,12 @@
 namespace lockstep {
 
 /// What memory is for, in every memory report.
-enum class memory_use : std::uint8_t { parameters, gradients, optimizer_state, staging, other };
-inline constexpr std::size_t memory_use_count = 5;
+enum class memory_use : std::uint8_t { parameters, gradients, optimizer_state, activations, staging, other };
+inline constexpr std::size_t memory_use_count = 6;
 
 [[nodiscard]] constexpr std::string_view name_of(memory_use use) noexcept {
-  constexpr std::string_view names[memory_use_count] = {"parameters", "gradients", "optimizer state", "staging", "other"};
+  constexpr std::string_view names[memory_use_count] = {"parameters",  "gradients", "optimizer state",
+                                                        "activations", "staging",   "other"};
   return names[static_cast<std::size_t>(use)];
 }
 
