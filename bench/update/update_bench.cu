@@ -76,11 +76,11 @@ class problem {
       elements_ += s.count;
     }
     applied_ = device.allocate(sizeof(std::uint64_t), lockstep::memory_use::other);
-    sums_ = device.allocate(sizeof(lockstep::step_sums), lockstep::memory_use::other);
+    decision_ = device.allocate(sizeof(lockstep::step_decision), lockstep::memory_use::other);
     std::uint64_t const applied = 100;
-    lockstep::step_sums const sums{.weight = 64, .nominal = 64, .nominal_squares = 4096, .ranks = 1, .scale = 1};
+    lockstep::step_decision const decision{};
     lockstep::cuda::copy(device.stream(), applied_.data(), &applied, sizeof applied);
-    lockstep::cuda::copy(device.stream(), sums_.data(), &sums, sizeof sums);
+    lockstep::cuda::copy(device.stream(), decision_.data(), &decision, sizeof decision);
     device.stream().synchronize();
     update_.emplace(device, std::move(segments));
     Optimizer const optimizer{.learning_rate = 1e-6F};
@@ -89,7 +89,9 @@ class problem {
   }
 
   void prepare() { update_->prepare(device_.stream(), applied_.as<std::uint64_t>()); }
-  void run(lockstep::plan::range buckets) { update_->run(device_.stream(), buckets, sums_.as<lockstep::step_sums>(), nullptr); }
+  void run(lockstep::plan::range buckets) {
+    update_->run(device_.stream(), buckets, decision_.as<lockstep::step_decision>(), nullptr);
+  }
   void run_all() { run({0, shape_.counts.size()}); }
   void run_bucket_by_bucket() {
     for (std::size_t bucket = 0; bucket < shape_.counts.size(); ++bucket) {
@@ -124,7 +126,7 @@ class problem {
   std::size_t elements_ = 0;
   std::vector<lockstep::cuda::buffer> memory_;
   lockstep::cuda::buffer applied_;
-  lockstep::cuda::buffer sums_;
+  lockstep::cuda::buffer decision_;
   std::optional<lockstep::elementwise_update<lockstep::cuda, Optimizer>> update_;
 };
 

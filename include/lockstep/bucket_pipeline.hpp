@@ -104,7 +104,7 @@ class bucket_pipeline {
       return;
     }
     if (alone()) {
-      measure_until(until);
+      measure_until(until, norm_pace::beside);
       return;
     }
     follow(communication(), model_, ready_);
@@ -127,9 +127,12 @@ class bucket_pipeline {
     }
     totals_.contribute(model_);
     if (alone()) {
-      measure_until(layout_.gradients().size());
+      measure_until(layout_.gradients().size(), norm_pace::alone);
       if (norm_) {
         follow(model_, aside(), measured_);
+      }
+      if (norm_ || votes_to_skip || totals_.cells_decide()) {
+        decide(model_);
       }
       closing_ = model_;
       return;
@@ -153,6 +156,9 @@ class bucket_pipeline {
     if (norm_) {
       follow(tail, beside(tail), measured_);
       totals();
+    }
+    if (!early()) {
+      decide(tail);
     }
     publish_updated(tail);
     if constexpr (shares) {
@@ -178,7 +184,7 @@ class bucket_pipeline {
     if constexpr (elementwise_optimizer<Optimizer>) {
       if (!early()) {
         totals_.start_clock(measured::updating, model_);
-        state_.update(model_, {0, layout_.gradients().size()}, totals_.sums(), totals_.uses());
+        state_.update(model_, {0, layout_.gradients().size()}, totals_.decision(), totals_.uses());
         totals_.stop_clock(measured::updating, model_);
       }
     }
@@ -262,17 +268,23 @@ class bucket_pipeline {
   [[nodiscard]] stream_ref aside() const { return aside_ ? aside_->ref() : model_; }
   [[nodiscard]] stream_ref communication() const { return communication_->ref(); }
 
+  void decide(stream_ref stream) {
+    if constexpr (elementwise_optimizer<Optimizer>) {  // others are called by the host, which reads the outcome
+      totals_.decide(stream);
+    }
+  }
+
   /// What an early update divides gradients by: null for the samples that were announced.
-  [[nodiscard]] step_sums const* announced() const noexcept { return brings_weight_ ? totals_.announced() : nullptr; }
+  [[nodiscard]] step_decision const* announced() const noexcept { return brings_weight_ ? totals_.announced() : nullptr; }
 
   /// Where what may run beside a reduction is enqueued, behind it: on the host in the same thread.
   [[nodiscard]] stream_ref beside(stream_ref stream) const { return Backend::asynchronous ? aside() : stream; }
 
   /// Adds up the squares of what the model has enqueued of these buckets, on the only rank.
-  void measure_until(std::size_t until) {
+  void measure_until(std::size_t until, norm_pace pace) {
     if (norm_ && reduced_ < until) {
       follow(aside(), model_, ready_);
-      norm_->run(aside(), {reduced_, until - reduced_}, totals_.squares());
+      norm_->run(aside(), {reduced_, until - reduced_}, totals_.squares(), pace);
       reduced_ = until;
     }
   }
@@ -346,7 +358,8 @@ class bucket_pipeline {
         [&](typed_span gradients) { Policy::reduce(communicator_, gradients, stream); }, with);
     if (norm_) {
       follow(beside(stream), stream, bucket_reduced_);
-      norm_->run(beside(stream), {bucket, 1}, totals_.squares());
+      bool const last = bucket + 1 == layout_.gradients().size();
+      norm_->run(beside(stream), {bucket, 1}, totals_.squares(), last ? norm_pace::alone : norm_pace::beside);
     }
     if constexpr (elementwise_optimizer<Optimizer>) {
       if (early()) {

@@ -203,13 +203,13 @@ class optimizer_state<Optimizer, Backend> {
     }
   }
   /// Adds up what travels in these buckets, updates it, and brings it to all ranks; see elementwise_update.
-  void update_shared(typename Backend::stream_ref stream, plan::range buckets, step_sums const* sums,
+  void update_shared(typename Backend::stream_ref stream, plan::range buckets, step_decision const* decision,
                      std::uint32_t const* stopped) {
-    update_->run_shared(stream, buckets, sums, stopped);
+    update_->run_shared(stream, buckets, decision, stopped);
   }
   /// Updates what travels in these buckets; see elementwise_update.
-  void update(typename Backend::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) {
-    update_->run(stream, buckets, sums, uses);
+  void update(typename Backend::stream_ref stream, plan::range buckets, step_decision const* decision, double const* uses) {
+    update_->run(stream, buckets, decision, uses);
   }
 
   [[nodiscard]] std::span<Optimizer> optimizers() noexcept { return groups_.all(); }

@@ -36,8 +36,9 @@ struct device_rules {
 
 /// What a device counts from step to step, in its own memory.
 struct step_counters {
-  /// Of the step that follows, where it is known before what its samples count for: all that an update needs of the sums.
-  step_sums announced;
+  /// Of the step that runs; and of the one that follows, where it is known before what its samples count for.
+  step_decision decision;
+  step_decision announced;
   std::uint64_t steps = 0;
   std::uint64_t applied = 0;
   /// Time spent on forward and backward, and on updates; and when what runs now began.
@@ -101,7 +102,7 @@ struct set_rules {
 struct set_weight {
   step_counters* counters;
   double weight;
-  step_sums announced;
+  step_decision announced;
 
   LOCKSTEP_HOST_DEVICE void operator()() const {
     counters->weight = weight;
@@ -133,8 +134,17 @@ struct open {
     for (std::uint32_t i = 0; i < count; ++i) {
       numbers[i] = 0;
     }
+    counters->decision = sums->decision();
     ++counters->steps;
   }
+};
+
+/// All that an update depends on is added up.
+struct decide {
+  step_sums const* sums;
+  step_counters* counters;
+
+  LOCKSTEP_HOST_DEVICE void operator()() const { counters->decision = sums->decision(); }
 };
 
 /// This rank votes to leave the step out: nothing of it counts.
@@ -287,13 +297,12 @@ class step_totals {
       weight_ = weight;
       total_weight_ = total;
       nominal_ = nominal;
-      step_sums const announced{
-          .weight = total, .nominal = nominal, .nominal_squares = nominal * nominal, .ranks = 1, .scale = 1};
-      Backend::invoke(stream, totals_detail::set_weight{counters(), weight, announced});
+      step_sums const all{.weight = total, .nominal = nominal, .nominal_squares = nominal * nominal, .ranks = 1, .scale = 1};
+      Backend::invoke(stream, totals_detail::set_weight{counters(), weight, all.decision()});
     }
   }
-  /// In device memory: what is known of the sums before anything is reduced. Behind `set_weight`.
-  [[nodiscard]] step_sums const* announced() const noexcept { return &counters()->announced; }
+  /// In device memory: what is known of the decision before anything is reduced. Behind `set_weight`.
+  [[nodiscard]] step_decision const* announced() const noexcept { return &counters()->announced; }
 
   /// `nominal` samples were announced for all ranks, `samples` of them for this one. They count as `set_weight` was told last
   /// where the step `brings_weight`, as the model says where it promises that, and else as one each.
@@ -372,6 +381,11 @@ class step_totals {
                             reduction::sum, stream);
   }
 
+  /// Works out what the update does, where sums have changed since `open`.
+  void decide(stream_ref stream) { Backend::invoke(stream, totals_detail::decide{sums(), counters()}); }
+  /// In device memory: what the update does with the step that runs. Behind `open`, and behind `decide` where that is called.
+  [[nodiscard]] step_decision const* decision() const noexcept { return &counters()->decision; }
+
   /// Leaves the outcome of the step where the host reads it.
   void close(stream_ref stream) {
     Backend::invoke(stream, totals_detail::close{sums(), counters(), model_cells(), std::exchange(pending_, false),
@@ -400,8 +414,6 @@ class step_totals {
     return outcomes_.template as<step_outcome>()[step % kept];
   }
 
-  /// In device memory; sums over all ranks once they were reduced.
-  [[nodiscard]] step_sums* sums() const noexcept { return sums_.template as<step_sums>(); }
   /// In device memory: in how many micro-batches each distinct parameter was used; null where that is not counted.
   [[nodiscard]] double const* uses() const noexcept { return counts_uses() ? use_counts() : nullptr; }
   /// The same on the host, empty where they are not counted, once what was enqueued is done.
@@ -418,6 +430,8 @@ class step_totals {
   [[nodiscard]] std::uint64_t const* applied() const noexcept { return &counters()->applied; }
 
  private:
+  [[nodiscard]] step_sums* sums() const noexcept { return sums_.template as<step_sums>(); }
+
   static_assert(sizeof(step_sums) % sizeof(double) == 0);
 
   [[nodiscard]] static model_promises checked(model_promises const& promises) {
@@ -440,6 +454,7 @@ class step_totals {
     Backend::invoke(stream, totals_detail::stop_clock{time, time});
     Backend::invoke(stream, totals_detail::take{sums(), model_cells()});
     Backend::invoke(stream, totals_detail::withdraw{sums(), 0});
+    Backend::invoke(stream, totals_detail::decide{sums(), counters()});
     Backend::invoke(
         stream, totals_detail::close{sums(), counters(), model_cells(), false, outcomes_.template as<step_outcome>(), kept});
     Backend::invoke(stream, start);

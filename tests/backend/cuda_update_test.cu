@@ -69,8 +69,8 @@ void same_bits_as_on_the_host(std::vector<Optimizer> const& optimizers) {
     lockstep::step_sums const sums = tests::sums_of(8, applied == 0 ? 8 : 2, 2);
     update_gpu.prepare(gpu.stream(), on_gpu.applied(applied));
     update_cpu.prepare(cpu.stream(), on_cpu.applied(applied));
-    update_gpu.run(gpu.stream(), {0, 5}, on_gpu.sums(sums), nullptr);
-    update_cpu.run(cpu.stream(), {0, 5}, on_cpu.sums(sums), nullptr);
+    update_gpu.run(gpu.stream(), {0, 5}, on_gpu.decision(sums), nullptr);
+    update_cpu.run(cpu.stream(), {0, 5}, on_cpu.decision(sums), nullptr);
     CHECK((on_gpu.memory() == on_cpu.memory()));
   }
   CHECK((on_cpu.memory() != start));
@@ -98,7 +98,7 @@ void same_bits_at_every_alignment(Optimizer const& optimizer) {
     lockstep::elementwise_update<lockstep::cuda, Optimizer> update{device, them.segments()};
     update.set(device.stream(), {&optimizer, 1});
     update.prepare(device.stream(), them.applied(2));
-    update.run(device.stream(), {0, 5}, them.sums(tests::sums_of(6, 4, 2)), nullptr);
+    update.run(device.stream(), {0, 5}, them.decision(tests::sums_of(6, 4, 2)), nullptr);
     std::vector<std::byte> const after = them.memory();
     bool same = true;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -212,7 +212,9 @@ TEST_CASE("cuda update: infinities, numbers that are none, and subnormal ones go
   }
 }
 
-TEST_CASE("cuda update: recorded once, each replay takes hyperparameters, sums, uses and the count of steps as they are then") {
+TEST_CASE(
+    "cuda update: recorded once, each replay takes hyperparameters, the decision, uses and the count of steps as they are "
+    "then") {
   std::uint64_t const seed = tests::seed();
   INFO("LOCKSTEP_TEST_SEED=", seed);
   tests::generator random{seed};
@@ -222,13 +224,13 @@ TEST_CASE("cuda update: recorded once, each replay takes hyperparameters, sums, 
   std::vector<lockstep::adamw> optimizers(3);
   update.set(device.stream(), optimizers);
   std::uint64_t const* const applied = them.applied(0);
-  lockstep::step_sums const* const sums = them.sums({});
+  lockstep::step_decision const* const decision = them.decision({});
   std::vector<double> uses(them.pieces().back().parameter + 1, 1);
   double const* const used = them.uses(uses);
   auto const enqueue = [&] {
     update.prepare(device.stream(), applied);
-    update.run(device.stream(), {0, 2}, sums, used);
-    update.run(device.stream(), {2, 3}, sums, used);
+    update.run(device.stream(), {0, 2}, decision, used);
+    update.run(device.stream(), {2, 3}, decision, used);
   };
   enqueue();  // loads the kernels
   recorded const step{device.stream(), enqueue};
@@ -247,7 +249,7 @@ TEST_CASE("cuda update: recorded once, each replay takes hyperparameters, sums, 
       taking_part.push_back(k != 3 && uses[p.parameter] != 0);
     }
     static_cast<void>(them.applied(10 * k));
-    static_cast<void>(them.sums(now));
+    static_cast<void>(them.decision(now));
     static_cast<void>(them.uses(uses));
     update.set(device.stream(), optimizers);
     step.replay(device.stream());

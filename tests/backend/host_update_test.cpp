@@ -45,18 +45,18 @@ TEST_CASE("host update: in a stream, memory and hyperparameters are those of the
   segment.count = 1;
   lockstep::elementwise_update<lockstep::host, tests::summing> update{device, {segment}};
   std::uint64_t applied = 0;
-  lockstep::step_sums sums{.votes = 1};
+  lockstep::step_decision decision{.skipped = 1};
   {
     lockstep::host::stream const stream{device};
     std::vector<tests::summing> optimizers{{.rate = 1}};
     update.set(stream, optimizers);
     optimizers[0].rate = 1000;  // a copy was taken
     update.prepare(stream, &applied);
-    stream.enqueue([&] { sums = {.weight = 1, .nominal = 2, .nominal_squares = 4, .ranks = 1, .scale = 1}; });
-    update.run(stream, {0, 1}, &sums, nullptr);  // sum = 2, value = -2
+    stream.enqueue([&] { decision = {.factor = 2}; });
+    update.run(stream, {0, 1}, &decision, nullptr);  // sum = 2, value = -2
     optimizers[0].rate = 10;
     update.set(stream, optimizers);
-    update.run(stream, {0, 1}, &sums, nullptr);  // sum = 4; `rate` is read by the call: value = -42
+    update.run(stream, {0, 1}, &decision, nullptr);  // sum = 4; `rate` is read by the call: value = -42
     stream.synchronize();
   }
   CHECK(sum == 4.0F);

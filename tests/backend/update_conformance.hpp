@@ -277,7 +277,7 @@ class updated {
     }
     memory_ = device_.allocate(bytes_.size(), lockstep::memory_use::other);
     applied_ = device_.allocate(sizeof(std::uint64_t), lockstep::memory_use::other);
-    sums_ = device_.allocate(sizeof(lockstep::step_sums), lockstep::memory_use::other);
+    decision_ = device_.allocate(sizeof(lockstep::step_decision), lockstep::memory_use::other);
     uses_ = device_.allocate(parameters * sizeof(double), lockstep::memory_use::other);
     copy_in(memory_, bytes_.data(), bytes_.size());
   }
@@ -309,9 +309,10 @@ class updated {
     copy_in(applied_, &count, sizeof count);
     return applied_.template as<std::uint64_t>();
   }
-  lockstep::step_sums* sums(lockstep::step_sums const& given) {
-    copy_in(sums_, &given, sizeof given);
-    return sums_.template as<lockstep::step_sums>();
+  lockstep::step_decision const* decision(lockstep::step_sums const& sums) {
+    lockstep::step_decision const given = sums.decision();
+    copy_in(decision_, &given, sizeof given);
+    return decision_.template as<lockstep::step_decision>();
   }
   double* uses(std::vector<double> const& given) {
     copy_in(uses_, given.data(), given.size() * sizeof(double));
@@ -436,7 +437,7 @@ class updated {
   std::vector<std::byte> bytes_;
   typename Backend::buffer memory_;
   typename Backend::buffer applied_;
-  typename Backend::buffer sums_;
+  typename Backend::buffer decision_;
   typename Backend::buffer uses_;
 };
 
@@ -505,7 +506,7 @@ void updates_as_the_formula_says(std::vector<Optimizer> const& optimizers, std::
       factor = static_cast<float>(0.1 / 2);
     }
     update.prepare(device.stream(), them.applied(applied));
-    update.run(device.stream(), {0, 5}, applied == 0 ? nullptr : them.sums(sums), nullptr);
+    update.run(device.stream(), {0, 5}, applied == 0 ? nullptr : them.decision(sums), nullptr);
     std::vector<std::byte> after = them.memory();
     CHECK(them.mistake(before, after, optimizers, applied + 1, factor, all) == "");
     before = std::move(after);
@@ -603,7 +604,7 @@ void what_is_left_out_is_not_touched() {
   no_number.squares = std::numeric_limits<double>::quiet_NaN();
   for (lockstep::step_sums const& skipped : {voted, uncounted, unlike, overflowed, no_number}) {
     REQUIRE(skipped.skipped());
-    update.run(device.stream(), {0, 5}, them.sums(skipped), nullptr);
+    update.run(device.stream(), {0, 5}, them.decision(skipped), nullptr);
     CHECK((them.memory() == before));
   }
 
@@ -615,10 +616,10 @@ void what_is_left_out_is_not_touched() {
     }
     taking_part.push_back(uses[p.parameter] != 0);
   }
-  update.run(device.stream(), {0, 5}, them.sums(good), them.uses(uses));
+  update.run(device.stream(), {0, 5}, them.decision(good), them.uses(uses));
   std::vector<std::byte> const after = them.memory();
   CHECK(them.mistake(before, after, optimizers, 1, good.factor(), taking_part) == "");
-  update.run(device.stream(), {0, 5}, them.sums(voted), them.uses(uses));
+  update.run(device.stream(), {0, 5}, them.decision(voted), them.uses(uses));
   CHECK((them.memory() == after));
 }
 

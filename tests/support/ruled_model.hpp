@@ -62,13 +62,16 @@ struct ruled_call {
   Weight weight;
   bool weighs;
   bool overwrites;
-  float* loss;
-  float* counted;  // the rest may be null
+  float* loss;     // null: does nothing
+  float* counted;  // this and the rest may be null
   float* vote;
   float* metrics;
   float* uses;
 
   LOCKSTEP_HOST_DEVICE void operator()() const {
+    if (loss == nullptr) {
+      return;
+    }
     float const w = weight;
     std::size_t const pulls = samples.width - 2;
     double all = 0;

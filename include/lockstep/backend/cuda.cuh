@@ -297,10 +297,13 @@ using unique_handle = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
 class cuda::stream {
  public:
   explicit stream(device const& owner);
-  explicit stream(device_id device) {
+  explicit stream(device_id device, bool urgent = false) {
     device_guard const current{device};
     cudaStream_t made = nullptr;
-    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+    int low = 0;
+    int high = 0;
+    check(cudaDeviceGetStreamPriorityRange(&low, &high));
+    check(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, urgent ? high : low));
     stream_.reset(made);
   }
 
@@ -507,7 +510,10 @@ class cuda::device {
   stream_ref stream_;
 };
 
-inline cuda::stream::stream(device const& owner) : stream(owner.id()) {}
+#ifndef LOCKSTEP_TRY_PRIORITY
+#define LOCKSTEP_TRY_PRIORITY false
+#endif
+inline cuda::stream::stream(device const& owner) : stream(owner.id(), LOCKSTEP_TRY_PRIORITY) {}
 
 namespace cuda_detail {
 

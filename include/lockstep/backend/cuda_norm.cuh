@@ -20,10 +20,15 @@ namespace lockstep {
 
 namespace cuda_detail {
 
-inline constexpr unsigned norm_threads = 256;
-inline constexpr std::size_t norm_elements = 32768;  // of a block, at most
+inline constexpr unsigned norm_threads = 1024;
+inline constexpr std::size_t norm_elements = 8192;  // of a chunk, at most
+#ifndef LOCKSTEP_NORM_BESIDE
+#define LOCKSTEP_NORM_BESIDE 16
+#endif
+/// Blocks that run while a model works: each keeps a multiprocessor busy, and these few leave it the others.
+inline constexpr unsigned norm_blocks_beside = LOCKSTEP_NORM_BESIDE;
 
-/// What one block adds up: `count` elements from `data` on.
+/// What one warp adds up at once: `count` elements from `data` on.
 struct norm_chunk {
   void const* data;
   std::uint32_t count;
@@ -50,31 +55,31 @@ __device__ double squares_of(uint4 const& bits) {
   return sum;
 }
 
-/// A thread's part of the squares in a chunk: 16 bytes at once between those elements at its ends that are not aligned for
-/// that.
+/// A lane's part of the squares in a chunk: 16 bytes at once between those elements at its ends that are not aligned for that.
 template <class T>
 __device__ double squares_in(norm_chunk const& chunk) {
   constexpr unsigned wide = sizeof(uint4) / sizeof(T);
-  constexpr int at_once = 4;  // reads that are on their way together
+  constexpr int at_once = 8;  // reads that are on their way together
   auto const* const all = static_cast<T const*>(chunk.data);
+  unsigned const lane = threadIdx.x % 32;
   auto const behind = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(all) / sizeof(T) % wide);
   unsigned const lead = min((wide - behind) % wide, chunk.count);
   unsigned const groups = (chunk.count - lead) / wide;
   auto const* const aligned = reinterpret_cast<uint4 const*>(all + lead);
   double sum = 0;
-  unsigned i = threadIdx.x;
-  for (; i + (at_once - 1) * norm_threads < groups; i += at_once * norm_threads) {
+  unsigned i = lane;
+  for (; i + (at_once - 1) * 32 < groups; i += at_once * 32) {
     uint4 read[at_once];
 #pragma unroll
     for (int k = 0; k < at_once; ++k) {
-      read[k] = __ldcg(aligned + i + k * norm_threads);
+      read[k] = __ldcg(aligned + i + k * 32);
     }
 #pragma unroll
     for (int k = 0; k < at_once; ++k) {
       sum += squares_of<T>(read[k]);
     }
   }
-  for (; i < groups; i += norm_threads) {
+  for (; i < groups; i += 32) {
     sum += squares_of<T>(__ldcg(aligned + i));
   }
   auto const add_one = [&](unsigned index) {
@@ -86,65 +91,71 @@ __device__ double squares_in(norm_chunk const& chunk) {
     }
     sum = fma(g, g, sum);
   };
-  if (threadIdx.x < lead) {
-    add_one(threadIdx.x);
+  if (lane < lead) {
+    add_one(lane);
   }
-  if (unsigned const last = lead + groups * wide + threadIdx.x; last < chunk.count) {
+  if (unsigned const last = lead + groups * wide + lane; last < chunk.count) {
     add_one(last);
   }
   return sum;
 }
 
-/// The sum over all threads of a block, for thread 0. In one order.
-__device__ inline double sum_of_block(double mine) {
-  __shared__ double warps[norm_threads / 32];
+/// The sum over a warp, for lane 0. In one order.
+__device__ inline double sum_of_warp(double mine) {
+#pragma unroll
   for (int offset = 16; offset != 0; offset /= 2) {
     mine += __shfl_down_sync(0xffffffffU, mine, offset);
   }
-  __syncthreads();  // the shared memory may still be read from the call before
-  if (threadIdx.x % 32 == 0) {
-    warps[threadIdx.x / 32] = mine;
-  }
-  __syncthreads();
-  double sum = 0;
-  if (threadIdx.x == 0) {
-    for (double const part : warps) {
-      sum += part;
-    }
-  }
-  return sum;
+  return mine;
 }
 
-/// One block a chunk. The last to end adds up what all found, in the order of the chunks. `arrived` is zero before and after.
+/// A warp a chunk, in turn. The last block to end adds up what all found, in the order of the chunks, so that the sum does not
+/// depend on the number of blocks. `arrived` is zero before and after.
 template <class = void>
-__global__ void __launch_bounds__(norm_threads)
-    add_squares(norm_chunk const* chunks, double* found, unsigned* arrived, double* sum) {
-  norm_chunk const chunk = chunks[blockIdx.x];
-  double mine = 0;
-  switch (chunk.type) {
-    case element_type::f16: mine = squares_in<float16>(chunk); break;
-    case element_type::bf16: mine = squares_in<bfloat16>(chunk); break;
-    case element_type::f64: mine = squares_in<double>(chunk); break;
-    default: mine = squares_in<float>(chunk);
+__global__ void __launch_bounds__(norm_threads, 1)
+    add_squares(norm_chunk const* chunks, unsigned count, double* found, unsigned* arrived, double* sum) {
+  constexpr unsigned warps = norm_threads / 32;
+  unsigned const warp = threadIdx.x / 32;
+  for (unsigned c = blockIdx.x * warps + warp; c < count; c += gridDim.x * warps) {
+    norm_chunk const chunk = chunks[c];
+    double mine = 0;
+    switch (chunk.type) {
+      case element_type::f16: mine = squares_in<float16>(chunk); break;
+      case element_type::bf16: mine = squares_in<bfloat16>(chunk); break;
+      case element_type::f64: mine = squares_in<double>(chunk); break;
+      default: mine = squares_in<float>(chunk);
+    }
+    mine = sum_of_warp(mine);
+    if (threadIdx.x % 32 == 0) {
+      __stcg(found + c, mine);
+    }
   }
-  double const of_chunk = sum_of_block(mine);
   __shared__ bool last;
+  __shared__ double parts[warps];
+  __threadfence();
+  __syncthreads();
   if (threadIdx.x == 0) {
-    __stcg(found + blockIdx.x, of_chunk);
-    __threadfence();
     last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
   }
   __syncthreads();
-  if (last) {
-    __threadfence();
-    double all = 0;
-    for (unsigned i = threadIdx.x; i < gridDim.x; i += norm_threads) {
-      all += __ldcg(found + i);
+  if (!last) {
+    return;
+  }
+  __threadfence();
+  double all = 0;
+  for (unsigned c = threadIdx.x; c < count; c += norm_threads) {
+    all += __ldcg(found + c);
+  }
+  all = sum_of_warp(all);
+  if (threadIdx.x % 32 == 0) {
+    parts[warp] = all;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (unsigned w = 1; w < warps; ++w) {
+      all += parts[w];
     }
-    all = sum_of_block(all);
-    if (threadIdx.x == 0) {
-      *sum += all;
-    }
+    *sum += all;
   }
 }
 
@@ -175,14 +186,21 @@ class squared_norm<Backend> {
     Backend::copy(device.stream(), chunks_.data(), chunks.data(), bytes);
     Backend::zero(device.stream(), arrived_.data(), sizeof(unsigned));
     cuda_detail::load(cuda_detail::add_squares<>);
+    int multiprocessors = 0;
+    check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, gpu()));
+    multiprocessors_ = static_cast<unsigned>(multiprocessors);
     device.stream().synchronize();
   }
 
-  void run(cuda::stream_ref stream, plan::range buckets, double* sum) const {
+  void run(cuda::stream_ref stream, plan::range buckets, double* sum, norm_pace pace = norm_pace::alone) const {
     std::size_t const first = first_of(buckets.first);
     if (std::size_t const last = first_of(buckets.end()); first < last) {
-      cuda_detail::add_squares<><<<static_cast<unsigned>(last - first), cuda_detail::norm_threads, 0, stream.get()>>>(
-          chunks_.template as<cuda_detail::norm_chunk>() + first, found_.template as<double>(),
+      constexpr unsigned warps = cuda_detail::norm_threads / 32;
+      auto const count = static_cast<unsigned>(last - first);
+      unsigned const most = pace == norm_pace::beside ? cuda_detail::norm_blocks_beside : multiprocessors_;
+      unsigned const blocks = (std::min)((count + warps - 1) / warps, most);
+      cuda_detail::add_squares<><<<blocks, cuda_detail::norm_threads, 0, stream.get()>>>(
+          chunks_.template as<cuda_detail::norm_chunk>() + first, count, found_.template as<double>(),
           arrived_.template as<unsigned>(), sum);
       check(cudaGetLastError());
     }
@@ -192,6 +210,13 @@ class squared_norm<Backend> {
   /// The first chunk of a bucket.
   [[nodiscard]] std::size_t first_of(std::size_t bucket) const { return firsts_[(std::min)(bucket, firsts_.size() - 1)]; }
 
+  [[nodiscard]] static int gpu() {
+    int current = 0;
+    check(cudaGetDevice(&current));
+    return current;
+  }
+
+  unsigned multiprocessors_ = 1;
   typename Backend::buffer chunks_;
   typename Backend::buffer found_;  // by chunk, of one launch
   typename Backend::buffer arrived_;

@@ -271,25 +271,14 @@ __device__ update_chunk<Slots> read_chunk(update_chunk<Slots> const* from) {
   return __builtin_bit_cast(update_chunk<Slots>, bits);
 }
 
-/// The same for all sums but the loss; without any, those of one rank that announced one sample and counted it.
-__device__ inline step_sums read_sums(step_sums const* from) {
-  step_sums sums{.weight = 1, .nominal = 1, .nominal_squares = 1, .ranks = 1, .scale = 1};
+/// The same; without any, one that changes nothing.
+__device__ inline step_decision read_decision(step_decision const* from) {
+  step_decision decision{};
   if (from != nullptr) {
-    auto const* const pairs = reinterpret_cast<double2 const*>(from);
-    double2 const counted = __ldca(pairs);
-    double2 const announced = __ldca(pairs + 1);
-    double2 const ranks = __ldca(pairs + 2);
-    double2 const norm = __ldca(pairs + 3);
-    sums.weight = counted.x;
-    sums.votes = counted.y;
-    sums.nominal = announced.x;
-    sums.nominal_squares = announced.y;
-    sums.ranks = ranks.x;
-    sums.scale = ranks.y;
-    sums.max_norm = norm.x;
-    sums.squares = norm.y;
+    uint2 const bits = __ldca(reinterpret_cast<uint2 const*>(from));
+    decision = {__uint_as_float(bits.x), bits.y};
   }
-  return sums;
+  return decision;
 }
 
 /// One block a chunk; so many blocks are resident that they hide each other's memory and arithmetic. The arithmetic stands here
@@ -297,20 +286,19 @@ __device__ inline step_sums read_sums(step_sums const* from) {
 template <class Optimizer>
 __global__ void __launch_bounds__(update_threads, update_blocks<slot_count<Optimizer>>)
     update(update_chunk<slot_count<Optimizer>> const* chunks, Optimizer const* optimizers,
-           prepared_type<Optimizer> const* prepared, step_sums const* sums, double const* uses) {
+           prepared_type<Optimizer> const* prepared, step_decision const* decision, double const* uses) {
   update_chunk<slot_count<Optimizer>> const chunk = read_chunk(chunks + blockIdx.x);
   update_four<slot_count<Optimizer>> mine{chunk};
   mine.load(chunk);  // before the rest is looked at, which seldom says that it was in vain
-  step_sums const step = read_sums(sums);
-  if (step.skipped() || (uses != nullptr && uses[chunk.parameter] == 0) || mine.beyond(chunk)) {
+  step_decision const step = read_decision(decision);
+  if (step.skipped != 0 || (uses != nullptr && uses[chunk.parameter] == 0) || mine.beyond(chunk)) {
     return;
   }
-  float const factor = step.factor();
   Optimizer const optimizer = optimizers[chunk.group];
   prepared_type<Optimizer> const ready = prepared[chunk.group];
   float gradients[4];
   mine.widen(chunk.gradient_type, gradients);
-  mine.advance(gradients, factor, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
+  mine.advance(gradients, step.factor, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
   mine.store(chunk);
 }
 
@@ -332,12 +320,12 @@ struct update_peers {
 template <class Optimizer>
 __global__ void __launch_bounds__(update_threads)
     update_shared(update_chunk<slot_count<Optimizer>> const* chunks, Optimizer const* optimizers,
-                  prepared_type<Optimizer> const* prepared, step_sums const* sums, update_peers const peers) {
+                  prepared_type<Optimizer> const* prepared, step_decision const* decision, update_peers const peers) {
   constexpr int at_once = 3;  // peers whose gradients are on their way together
   update_chunk<slot_count<Optimizer>> const chunk = read_chunk(chunks + blockIdx.x);
   update_four<slot_count<Optimizer>> mine{chunk};
-  step_sums const step = read_sums(sums);
-  if (mine.beyond(chunk) || *peers.stopped != 0 || step.skipped()) {
+  step_decision const step = read_decision(decision);
+  if (mine.beyond(chunk) || *peers.stopped != 0 || step.skipped != 0) {
     return;
   }
   peer_parameter const own = peers.of(peers.rank, chunk.parameter);
@@ -371,7 +359,7 @@ __global__ void __launch_bounds__(update_threads)
   }
   Optimizer const optimizer = optimizers[chunk.group];
   prepared_type<Optimizer> const ready = prepared[chunk.group];
-  mine.advance(sum, step.factor(), optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
+  mine.advance(sum, step.factor, optimizer, ready, std::make_index_sequence<slot_count<Optimizer>>{});
   mine.store(chunk);
   for (int peer = 0; peer < peers.size; ++peer) {
     if (peer != peers.rank) {
@@ -495,7 +483,8 @@ class elementwise_update<Backend, Optimizer> {
 
   /// Updates the segments of these buckets from the gradients of all ranks, and writes the new values to all of them. Between
   /// two meetings of the ranks. Does nothing where `*stopped` is not 0. Requires: `share` and `prepare` came before.
-  void run_shared(cuda::stream_ref stream, plan::range buckets, step_sums const* sums, std::uint32_t const* stopped) const {
+  void run_shared(cuda::stream_ref stream, plan::range buckets, step_decision const* decision,
+                  std::uint32_t const* stopped) const {
     std::size_t const first = first_of(buckets.first);
     if (std::size_t const last = first_of(buckets.end()); first < last) {
       cuda_detail::update_peers view = view_;
@@ -503,18 +492,18 @@ class elementwise_update<Backend, Optimizer> {
       cuda_detail::update_shared<Optimizer>
           <<<static_cast<unsigned>(last - first), cuda_detail::update_threads, 0, stream.get()>>>(
               chunks_.template as<chunk>() + first, optimizers_.template as<Optimizer>(),
-              prepared_.template as<prepared_type<Optimizer>>(), sums, view);
+              prepared_.template as<prepared_type<Optimizer>>(), decision, view);
       check(cudaGetLastError());
     }
   }
 
   /// Updates the segments of these buckets. Requires: `prepare` came before.
-  void run(cuda::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) const {
+  void run(cuda::stream_ref stream, plan::range buckets, step_decision const* decision, double const* uses) const {
     std::size_t const first = first_of(buckets.first);
     if (std::size_t const last = first_of(buckets.end()); first < last) {
       cuda_detail::update<Optimizer><<<static_cast<unsigned>(last - first), cuda_detail::update_threads, 0, stream.get()>>>(
           chunks_.template as<chunk>() + first, optimizers_.template as<Optimizer>(),
-          prepared_.template as<prepared_type<Optimizer>>(), sums, uses);
+          prepared_.template as<prepared_type<Optimizer>>(), decision, uses);
       check(cudaGetLastError());
     }
   }

@@ -65,12 +65,12 @@ class elementwise_update<host, Optimizer> {
   }
 
   /// Updates the segments of these buckets. Requires: `prepare` came before.
-  void run(host::stream_ref stream, plan::range buckets, step_sums const* sums, double const* uses) const {
+  void run(host::stream_ref stream, plan::range buckets, step_decision const* decision, double const* uses) const {
     stream.enqueue([=, this] {
-      if (sums != nullptr && sums->skipped()) {
+      if (decision != nullptr && decision->skipped != 0) {
         return;
       }
-      float const factor = sums == nullptr ? 1 : sums->factor();
+      float const factor = decision == nullptr ? 1 : decision->factor;
       auto const before = [](segment const& s, std::size_t bucket) { return s.bucket < bucket; };
       auto const last = std::lower_bound(segments_.begin(), segments_.end(), buckets.end(), before);
       for (auto s = std::lower_bound(segments_.begin(), last, buckets.first, before); s != last; ++s) {

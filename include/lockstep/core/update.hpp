@@ -12,8 +12,15 @@
 
 namespace lockstep {
 
-/// What a step adds up over all ranks beside gradients. Lies in device memory, so that an update needs no host to wait for it.
-/// Members that an update reads stand in pairs, loss last.
+/// What an update does with a step. Lies in device memory, so that an update needs no host to wait for it.
+struct alignas(8) step_decision {
+  /// What gradients are multiplied by.
+  float factor = 1;
+  /// Not 0 where no update is made.
+  std::uint32_t skipped = 0;
+};
+
+/// What a step adds up over all ranks beside gradients. Lies in device memory.
 struct step_sums {
   /// What counted: samples, or what a batch or the model brings instead.
   double weight = 0;
@@ -51,6 +58,7 @@ struct step_sums {
     }
     return static_cast<float>(f);
   }
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE step_decision decision() const { return {factor(), skipped() ? 1U : 0U}; }
   /// Whether the ranks announced different numbers: n1 = n2 = ... just where N times the sum of squares is the square of the
   /// sum. Whole numbers are exact here up to 2^26; above, nothing is said.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE bool differ() const {
@@ -102,12 +110,12 @@ template <class Optimizer>
 /// - `load_masters(stream)`, which makes the f32 masters equal to the 16-bit values,
 /// - `set(stream, std::span<Optimizer const> one or one a group)`: the hyperparameters of the updates that follow,
 /// - `prepare(stream, std::uint64_t const* applied)`: what all elements share, for the update after `*applied` others, and
-/// - `run(stream, plan::range buckets, step_sums const* sums, double const* uses)`, which updates the segments of these
-///   buckets. Where `sums` is null, the gradient factor is 1 and nothing is left out; where `uses` is null every parameter
+/// - `run(stream, plan::range buckets, step_decision const* decision, double const* uses)`, which updates the segments of these
+///   buckets. Where `decision` is null, the gradient factor is 1 and nothing is left out; where `uses` is null every parameter
 ///   takes part, else those with a use count other than 0.
 /// One whose ranks may reach each other's memory also has `share(device, peers, rank, size)`, and `run_shared(stream, buckets,
-/// sums, stopped)`, which adds up the gradients of all ranks, updates, and writes the values to all, in one pass. All pointers
-/// are to device memory; all of it may be recorded in a graph, but for `set`, which comes before the graph runs.
+/// decision, stopped)`, which adds up the gradients of all ranks, updates, and writes the values to all, in one pass. All
+/// pointers are to device memory; all of it may be recorded in a graph, but for `set`, which comes before the graph runs.
 template <class Backend, class Optimizer>
 class elementwise_update;
 
@@ -117,9 +125,16 @@ struct gradient_stretch {
   std::size_t bucket = 0;
 };
 
+/// What else the device does meanwhile.
+enum class norm_pace : std::uint8_t {
+  alone,   ///< nothing: what is measured takes the whole device
+  beside,  ///< the model's work: what is measured leaves it most of the device
+};
+
 /// Adds up squares of gradients. Specialised by each backend, with
 /// - `squared_norm(typename Backend::device&, std::vector<gradient_stretch>)`, of any types that gradients may have, and
-/// - `run(stream, plan::range buckets, double* sum)`, which adds the squares of all elements in these buckets to `*sum`, in
+/// - `run(stream, plan::range buckets, double* sum, norm_pace)`, which adds the squares of all elements in these buckets to
+/// `*sum`, in
 ///   f64, in an order that depends on the list only. Infinities and what is not a number come out as such.
 /// `sum` is device memory; `run` may be recorded in a graph.
 template <class Backend>
