@@ -22,11 +22,6 @@ namespace cuda_detail {
 
 inline constexpr unsigned norm_threads = 1024;
 inline constexpr std::size_t norm_elements = 8192;  // of a chunk, at most
-#ifndef LOCKSTEP_NORM_BESIDE
-#define LOCKSTEP_NORM_BESIDE 16
-#endif
-/// Blocks that run while a model works: each keeps a multiprocessor busy, and these few leave it the others.
-inline constexpr unsigned norm_blocks_beside = LOCKSTEP_NORM_BESIDE;
 
 /// What one warp adds up at once: `count` elements from `data` on.
 struct norm_chunk {
@@ -56,6 +51,7 @@ __device__ double squares_of(uint4 const& bits) {
 }
 
 /// A lane's part of the squares in a chunk: 16 bytes at once between those elements at its ends that are not aligned for that.
+/// What was read leaves the cache first: the model's work beside it needs that more.
 template <class T>
 __device__ double squares_in(norm_chunk const& chunk) {
   constexpr unsigned wide = sizeof(uint4) / sizeof(T);
@@ -72,7 +68,7 @@ __device__ double squares_in(norm_chunk const& chunk) {
     uint4 read[at_once];
 #pragma unroll
     for (int k = 0; k < at_once; ++k) {
-      read[k] = __ldcg(aligned + i + k * 32);
+      read[k] = __ldcs(aligned + i + k * 32);
     }
 #pragma unroll
     for (int k = 0; k < at_once; ++k) {

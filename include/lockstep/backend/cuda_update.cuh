@@ -34,7 +34,7 @@ inline constexpr int update_blocks =
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     4;  // those before hold 1,024 threads
 #else
-    Slots <= 2 ? 6 : 4;
+    Slots <= 2 ? 5 : 4;
 #endif
 
 /// What one block updates: a stretch of one segment.
