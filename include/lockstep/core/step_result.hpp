@@ -6,7 +6,6 @@
 #include <lockstep/core/options.hpp>
 #include <lockstep/core/update.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,7 +19,7 @@ namespace lockstep {
 struct step_outcome {
   step_sums sums;
   /// Sums over all ranks, by the model's names.
-  std::array<double, metric_names{}.size()> metrics{};
+  double metrics[metric_names{}.size()]{};  // no std::array: kernels write it
   /// Counts steps from 1.
   std::uint64_t step = 0;
   /// How many updates were made, this step's included.
