@@ -306,9 +306,10 @@ class bucket_pipeline {
     }
   }
 
+  /// Divides before it adds: a sum of f16 may overflow where the mean does not.
   void average(typed_span span, stream_ref stream) {
-    communicator_.all_reduce(span, reduction::sum, stream);
     scale(span, 1.0 / communicator_.size(), stream);
+    communicator_.all_reduce(span, reduction::sum, stream);
   }
   static void scale(typed_span span, double factor, stream_ref stream) {
     visit(span.type, [&]<class T>(std::type_identity<T>) {

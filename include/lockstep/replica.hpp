@@ -683,7 +683,7 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
         .rank = owner_.rank(),
         .step = owner_.steps_,
         .shard = static_cast<std::size_t>(number(owner_.rank())) + micro_batches_++ * static_cast<std::size_t>(owner_.size()),
-        .listener = owner_.listener(trained_ + samples == info_.samples)};
+        .listener = owner_.listener(trained_ + samples == info_.samples && !owner_.promises_.communicates)};
     if (totals.scale() == nullptr) {
       arguments.host_sample_weight = static_cast<float>(1.0 / nominal);
     }

@@ -50,3 +50,22 @@ TEST_CASE("error: strong indices give back their number and do not mix") {
   static_assert(!std::is_convertible_v<rank_id, int>);
   static_assert(!std::is_convertible_v<rank_id, device_id>);
 }
+
+TEST_CASE("error: the place that is put in front of a message is the nearest, however often it passes on") {
+  auto const passed_on = [](int times) {
+    try {
+      try {
+        throw lockstep::usage_error("no");
+      } catch (...) {
+        lockstep::rethrow_at(lockstep::rank_id{1}, "near");
+      }
+    } catch (lockstep::error& e) {
+      for (int i = 0; i < times; ++i) {
+        e.locate("far");
+      }
+      return std::string{e.what()};
+    }
+  };
+  CHECK(passed_on(0) == "near: no");
+  CHECK(passed_on(2) == "near: no");
+}

@@ -130,8 +130,8 @@ class train_context {
   [[nodiscard]] std::size_t shard() const noexcept { return arguments_.shard; }
 
   /// Parameter `index` of parameters() is complete: everything of this step that writes its gradient or reads its value has
-  /// been enqueued. A hint: leaving it out costs time only; saying it too early is an error. Acts in the last micro-batch.
-  /// A parameter listed twice is complete once each of its listings was marked.
+  /// been enqueued. A hint: leaving it out costs time only; saying it too early is an error. Acts in the last micro-batch, and
+  /// not at all for a model that communicates. A parameter listed twice is complete once each of its listings was marked.
   void gradient_ready(std::size_t index) { gradient_ready(index, 1); }
   /// The same for parameters [first, first + count). Throws usage_error past the end of the list.
   void gradient_ready(std::size_t first, std::size_t count) {

@@ -30,8 +30,12 @@ class error : public std::runtime_error {
     return located_ != nullptr ? located_->c_str() : std::runtime_error::what();
   }
 
-  /// Puts the place in front of the message: "rank 2 (device 1), step 7: ...".
-  void locate(std::string const& place) { located_ = std::make_shared<std::string const>(place + ": " + what()); }
+  /// Puts the place in front of the message: "rank 2 (device 1), step 7: ...". The first place stays, which is the nearest.
+  void locate(std::string const& place) {
+    if (located_ == nullptr) {
+      located_ = std::make_shared<std::string const>(place + ": " + what());
+    }
+  }
 
  private:
   std::shared_ptr<std::string const> located_;  // shared, so that copies can't throw
