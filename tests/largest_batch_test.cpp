@@ -313,6 +313,27 @@ TEST_CASE("largest batch: devices that refuse the library's own memory, or a fac
   CHECK(support::comes_back_to(threads));
 }
 
+TEST_CASE("largest batch: a search is a few lines") {
+  std::vector<float> const data(8192, 1.0F);
+  auto const factory = [](lockstep::device_context<host>& device) {
+    return growing_model{device, [](lockstep::rank_id, std::size_t, std::size_t samples) {
+                           if (samples > 1234) {
+                             run_out(lack::library, 0);
+                           }
+                         }};
+  };
+  using trainer_type = parallel;
+
+  auto const make_trainer = [&] { return trainer_type{lockstep::devices::first(2), factory, lockstep::sgd{}}; };
+  auto const make_batch = [&](std::size_t samples) { return std::span{data}.first(samples); };
+  auto const found = lockstep::find_largest_batch(make_trainer, make_batch, {.limit = 4096, .multiple_of = 8});
+  std::string const words = to_string(found);
+
+  CHECK(found.samples == 1232);
+  CHECK(words.find("1232 samples a device fit, with at most ") == 0);
+  CHECK(contains(words, "; 1240 did not: rank "));
+}
+
 TEST_CASE("largest batch: making a trainer or a batch may run out too") {
   std::vector<float> const data(200, 1.0F);
   auto const does = [](lockstep::rank_id, std::size_t, std::size_t) {};
