@@ -43,6 +43,7 @@
 #include <lockstep/data/table.hpp>
 #include <lockstep/gradient_check.hpp>
 #include <lockstep/input_slots.hpp>
+#include <lockstep/largest_batch.hpp>
 #include <lockstep/mark_check.hpp>
 #include <lockstep/observe/progress.hpp>
 #include <lockstep/optim/adam.hpp>

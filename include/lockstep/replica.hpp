@@ -412,8 +412,8 @@ class replica_body {
     return std::string("bucket_bytes ") + std::to_string(t.bucket_bytes) + ", stage_below_bytes " +
            std::to_string(t.stage_below_bytes) + ", " + std::to_string(state_->optimizers().size()) +
            " optimizers, reports_unused " + yes(promises_.reports_unused) + ", counts_uses " + yes(promises_.counts_uses) +
-           ", communicates " + yes(promises_.communicates) + ", " + std::to_string(count_of(promises_.metrics)) +
-           " metrics, max_norm " + yes(rules_.max_norm.has_value()) + ", loss_scale " + yes(rules_.loss_scale.has_value());
+           ", counts_weight " + yes(promises_.counts_weight) + ", votes " + yes(promises_.votes) + ", communicates " +
+           yes(promises_.communicates) + ", " + std::to_string(count_of(promises_.metrics)) + " metrics, " + to_string(rules_);
   }
   [[nodiscard]] static char const* yes(bool holds) noexcept { return holds ? "yes" : "no"; }
 
@@ -639,8 +639,11 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   step(step const&) = delete;
   step& operator=(step const&) = delete;
   ~step() {
+    if (phase_ == phase::done) {
+      return;
+    }
     owner_.open_ = false;
-    if (phase_ != phase::done && !owner_.failed_) {
+    if (!owner_.failed_) {
       bool const thrown = std::uncaught_exceptions() > exceptions_;
       try {
         owner_.fail(owner_.place(thrown ? "ended by an exception of the caller's" : "step left unfinished").c_str());
@@ -718,11 +721,12 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
     owner_.attempt("publishing parameters", [&] { owner_.pipeline_->publish(); });
   }
 
-  /// Ends the step. Throws usage_error unless it was reduced, updated and published.
+  /// Ends the step: the next may begin. Throws usage_error unless it was reduced, updated and published.
   step_result done() {
     expects(phase_ == phase::published, "done comes after publish");
     owner_.attempt("ending the step", [&] { owner_.pipeline_->join(); });
     phase_ = phase::done;
+    owner_.open_ = false;
     return when_ == running::now ? owner_.end() : step_result{};
   }
 

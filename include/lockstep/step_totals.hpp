@@ -232,8 +232,9 @@ struct close {
     }
     step_outcome& left = outcomes[counters->steps % slots];
     left.sums = *sums;
+    auto* const metrics = reinterpret_cast<double*>(&left.metrics);  // whose operator[] is the host's
     for (std::uint32_t m = 0; m < model.metric_count; ++m) {
-      left.metrics[m] = reinterpret_cast<double const*>(sums + 1)[m];
+      metrics[m] = reinterpret_cast<double const*>(sums + 1)[m];
     }
     left.step = counters->steps;
     left.applied = counters->applied;

@@ -287,3 +287,39 @@ TEST_CASE("quickstart: with a global batch, the processes' batches of a step are
     CHECK(value >= 2);
   }
 }
+
+TEST_CASE("quickstart: ranks with other numbers of batches step as often as the longest") {
+  std::vector<lockstep::device_id> const ids{lockstep::device_id{0}, lockstep::device_id{1}, lockstep::device_id{2}};
+  auto communicators = lockstep::shared_memory_communicator::create(ids, {.timeout_seconds = 30});
+  std::vector<std::vector<double>> losses(3);
+  auto const said = support::on_ranks(3, [&](int rank) {
+    auto const r = static_cast<std::size_t>(rank);
+    float value = 0;
+    float gradient = 0;
+    std::vector<lockstep::parameter> const parameters{{"value", &value, &gradient, {1}}};
+    lockstep::host::device device{ids[r]};
+    lockstep::replica<lockstep::peer_all_reduce<>, lockstep::sgd, lockstep::host> replica{
+        device, std::move(communicators[r]), parameters, lockstep::sgd{.learning_rate = 1.0F}};
+    std::vector<std::vector<float>> const batches(r, std::vector<float>(2, static_cast<float>(r)));  // 0, 1 and 2 of them
+    auto const backward = [&](lockstep::train_context<lockstep::host>& ctx, std::vector<float> const& batch) {
+      for (float const x : batch) {
+        *ctx.loss() += ctx.sample_weight() * x;
+        gradient += ctx.sample_weight() * x;
+      }
+    };
+
+    std::uint64_t const steps = replica.longest(batches.size());
+    for (std::size_t k = 0; k < steps; ++k) {
+      bool const has_one = k < batches.size();
+      auto step = replica.begin({.samples = has_one ? batches[k].size() : 0});
+      if (has_one) {
+        auto ctx = step.micro_batch(batches[k].size());
+        backward(ctx, batches[k]);
+      }
+      losses[r].push_back(step.finish().loss());
+    }
+    lockstep::expects(value == -3.5F, "the means were 1.5 and 2");
+  });
+  CHECK(said == std::vector<std::string>(3));
+  CHECK(losses == std::vector<std::vector<double>>(3, {1.5, 2.0}));
+}

@@ -40,6 +40,7 @@ MAY_INCLUDE = {
     "composes.hpp": {"core", "plan", "concepts.hpp", "optim"},
     "trainer.hpp": ABOVE_COMM | {"captured_steps.hpp", "composes.hpp", "input_slots.hpp", "optim", "replica.hpp"},
     "gradient_check.hpp": {"core", "concepts.hpp", "policy", "trainer.hpp"},
+    "largest_batch.hpp": {"core"},
     "optim": {"core", "concepts.hpp", "optim"},
     "data": {"core", "plan", "data"},
     "observe": {"core", "observe"},

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <new>
@@ -73,6 +74,12 @@ struct cuda {
   [[nodiscard]] static int device_count() noexcept {
     int count = 0;
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+  }
+
+  /// Whether `failure` is a call of CUDA's that found no memory.
+  [[nodiscard]] static bool is_out_of_memory(std::exception const& failure) noexcept {
+    auto const* const call = dynamic_cast<cuda_error const*>(&failure);
+    return call != nullptr && call->code() == cudaErrorMemoryAllocation;
   }
 
   /// Enqueues setting `bytes` bytes to zero.

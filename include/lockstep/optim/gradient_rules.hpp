@@ -5,7 +5,9 @@
 #include <lockstep/core/error.hpp>
 #include <lockstep/optim/loss_scale.hpp>
 
+#include <cstdio>
 #include <optional>
+#include <string>
 
 namespace lockstep {
 
@@ -17,9 +19,9 @@ struct gradient_rules {
   /// The largest Euclidean norm of all gradients together, those of other parameter groups and ranks included: where it is
   /// larger, all are multiplied by max_norm / norm (Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent
   /// neural networks" (2013), algorithm 1). Greater than 0; infinity measures the norm, and bounds nothing.
-  std::optional<float> max_norm;
+  std::optional<float> max_norm = std::nullopt;
   /// Multiplies losses, so that the gradients of f16 models don't vanish, by a factor that follows their overflows.
-  std::optional<lockstep::loss_scale> loss_scale;
+  std::optional<lockstep::loss_scale> loss_scale = std::nullopt;
 
   /// Whether all gradients must be known before one is applied.
   [[nodiscard]] bool any() const noexcept { return max_norm || loss_scale; }
@@ -32,5 +34,22 @@ struct gradient_rules {
     }
   }
 };
+
+/// "max_norm 0.5, loss_scale no"; a loss scale with all of its fields.
+[[nodiscard]] inline std::string to_string(gradient_rules const& rules) {
+  auto const number = [](float value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g", static_cast<double>(value));
+    return std::string(text);
+  };
+  std::string text = std::string("max_norm ") + (rules.max_norm ? number(*rules.max_norm) : "no") + ", loss_scale ";
+  if (!rules.loss_scale) {
+    return text + "no";
+  }
+  loss_scale const& scale = *rules.loss_scale;
+  return text + "initial " + number(scale.initial) + ", growth " + number(scale.growth) + " every " +
+         std::to_string(scale.growth_interval) + ", backoff " + number(scale.backoff) + ", lowest " + number(scale.lowest) +
+         ", highest " + number(scale.highest);
+}
 
 }  // namespace lockstep
