@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 
 from checks import NVCC_FLAGS, Checks, Compilers, run
 
@@ -51,16 +52,41 @@ def judge(status, lines, sentence):
     return []
 
 
+class Precompiled:
+    """What all of tests/fail/ includes, compiled once by each host compiler, when a program needs it: most of its time."""
+
+    def __init__(self, tools):
+        self.header = tools.root / "tests/fail/parts.hpp"
+        self.scratch = tools.scratch
+        self.lock = threading.Lock()  # jobs run in parallel
+        self.made = {}
+
+    def flags(self, command):
+        """(what is wrong, the arguments that make a command use it)."""
+        name = os.path.basename(command[0])
+        with self.lock:
+            if name not in self.made:
+                source = self.scratch / f"{name}.hpp"
+                source.write_text(f'#include "{self.header}"\n')
+                compiled = source.with_suffix(".hpp.pch" if "clang" in name else ".hpp.gch")
+                status, lines = run([*command, "-x", "c++-header", source, "-o", compiled])
+                use = ["-include-pch", compiled] if "clang" in name else ["-Winvalid-pch", "-include", source]
+                self.made[name] = (lines or [f"{name} ended with {status}"] if status else [], use)
+            return self.made[name]
+
+
 def main():
     tools = Compilers("fail")
     checks = Checks()
     include = f"-I{tools.root / 'include'}"
-    compilers = {tools.cxx[0]: [*tools.cxx, "-std=c++20", "-fsyntax-only", include]}
+    hosts = {tools.cxx[0]: [*tools.cxx, "-std=c++20", include]}
     clang = find_clang()
     if clang:
-        compilers[clang] = [clang, "-std=c++20", "-fsyntax-only", include]
+        hosts[clang] = [clang, "-std=c++20", include]
+    compilers = dict(hosts)
     if tools.nvcc:
         compilers[tools.nvcc] = [tools.nvcc, *NVCC_FLAGS, include, "-o", "/dev/null", "-c"]
+    precompiled = Precompiled(tools)
 
     sources = sorted((tools.root / "tests/fail").glob("*.cpp"))
     headers = sorted(str(path) for path in (tools.root / "include").rglob("*") if path.is_file())
@@ -73,8 +99,11 @@ def main():
         for compiler, command in compilers.items():
             name = os.path.basename(compiler)
 
-            def work(source=source, sentence=sentence, command=command):
-                status, lines = run([*command, source])
+            def work(source=source, sentence=sentence, command=command, is_host=compiler in hosts):
+                problems, use = precompiled.flags(command) if is_host else ([], [])
+                if problems:
+                    return problems, []
+                status, lines = run([*command, *(["-fsyntax-only"] if is_host else []), *use, source])
                 # Compilers write no list of what they read when they fail: take all headers.
                 return judge(status, lines, sentence), [str(source), *headers]
 

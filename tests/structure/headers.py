@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The lockstep authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every header stands alone, macros of other people do not break it, and two units that include all of them link."""
+"""Every header stands alone, macros of other people do not break it, and two units that include all of them link.
+
+A header that reads the same through g++ and nvcc is compiled alone by the first and with the others by the second.
+"""
 
 import os
 import pathlib
@@ -18,6 +21,7 @@ CUDA_POISON = [f"-D{name}=@{name}_is_a_macro_of_somebody" for name in POISONED]
 POISON = CUDA_POISON + [f"-D{name}=@{name}_is_a_macro_of_somebody" for name in HOST_POISONED]
 # Standard headers do not come through these two, so they are defined behind them: (std::min)(a, b) is what works.
 FUNCTION_POISON = "#define min(a, b) @min_is_a_macro_of_somebody\n#define max(a, b) @max_is_a_macro_of_somebody\n"
+CUDA_CONDITION = re.compile(r"^\s*#.*__CUDA", re.MULTILINE)
 CUDA_FILE = re.compile(r"/cuda[^/]*/|/(cuda|nccl|driver_types|vector_types)[^/]*$")
 
 
@@ -87,8 +91,10 @@ def main():
     add_two_units(plain, "lockstep/lockstep.hpp", gzip, ".cpp")
 
     if tools.nvcc:
+        add_all("headers come through nvcc", [*cuda, *CUDA_POISON], "", ".cu")
         for header in headers:
-            add_alone(header, [*cuda, *CUDA_POISON], ".cu")
+            if header.endswith(".cuh") or CUDA_CONDITION.search((tools.root / "include" / header).read_text()):
+                add_alone(header, [*cuda, *CUDA_POISON], ".cu")
         if "lockstep/lockstep.cuh" in headers:
             beside = sorted(h for h in NEEDS_NCCL & set(headers) if not in_detail(h))
             add_two_units(cuda, "lockstep/lockstep.cuh", "".join(f"#include <{h}>\n" for h in beside), ".cu")
