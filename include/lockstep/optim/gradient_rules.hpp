@@ -17,9 +17,9 @@ struct gradient_rules {
   /// The largest Euclidean norm of all gradients together, those of other parameter groups and ranks included: where it is
   /// larger, all are multiplied by max_norm / norm (Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent
   /// neural networks" (2013), algorithm 1). Greater than 0; infinity measures the norm, and bounds nothing.
-  std::optional<float> max_norm;
+  std::optional<float> max_norm = std::nullopt;
   /// Multiplies losses, so that the gradients of f16 models don't vanish, by a factor that follows their overflows.
-  std::optional<lockstep::loss_scale> loss_scale;
+  std::optional<lockstep::loss_scale> loss_scale = std::nullopt;
 
   /// Whether all gradients must be known before one is applied.
   [[nodiscard]] bool any() const noexcept { return max_norm || loss_scale; }
