@@ -228,7 +228,7 @@ enum class policies { single_device, with_peer_all_reduce, all };
 /// single_device, against which the others are measured, and what `s.policy` asks for beside it.
 template <class Model, policies Built>
 void run_policies(settings const& s, task const& t, std::vector<outcome>& outcomes) {
-  auto const asked = [&s](std::string const& policy) { return s.policy == "all" || s.policy == policy; };
+  [[maybe_unused]] auto const asked = [&s](std::string const& policy) { return s.policy == "all" || s.policy == policy; };
   outcomes.push_back(run<Model, lockstep::single_device>("single_device", 1, s, t));
   if constexpr (Built == policies::all) {
     if (asked("replicate_and_gather")) {
