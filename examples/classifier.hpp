@@ -2,112 +2,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <lockstep/lockstep.hpp>
+#include "images.hpp"
+#include "settings.hpp"
 
-#if defined(LOCKSTEP_EXAMPLE_ZLIB)
-#include <lockstep/data/gzip.hpp>
-#endif
+#include <lockstep/lockstep.hpp>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
+#include <cstring>
+#include <deque>
 #include <span>
-#include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-/// The program that digits.cpp and digits.cu share: trains a classifier of images under several policies, and compares them.
-/// What differs between the host and GPUs is the model, and where samples lie.
+/// The training that digits.cpp and digits.cu share. What differs between the host and GPUs is the model, and where samples
+/// lie.
 namespace examples {
-
-struct settings {
-  std::string data = "digits";
-  std::string policy = "all";
-  int epochs = 20;
-  int devices = 4;
-  std::size_t batch = 64;
-  std::uint64_t seed = 1;
-};
-
-/// Something that this build or this machine can't do.
-class skipped : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-// ---- what is learned ------------------------------------------------------------------------------------------------------
-
-using image_table = lockstep::table<float, int>;  // pixels, from 0 to 1, and the class
-
-struct task {
-  image_table train;
-  image_table test;
-  std::vector<std::size_t> widths;  // of the perceptron that learns it
-};
-
-inline std::ifstream open(std::string const& path) {
-  std::ifstream file{path, std::ios::binary};
-  if (!file) {
-    throw lockstep::file_error(path, 0, "expected a readable file");
-  }
-  return file;
-}
-
-/// Images of 8 x 8 pixels. Every fifth sample of a fixed shuffle is for testing.
-inline task read_digits(std::string const& path) {
-  constexpr std::size_t pixels = 64;
-  constexpr int classes = 10;
-  std::ifstream file = open(path);
-  image_table all = lockstep::read_labelled_csv(file, path, classes, {.columns = pixels + 1});
-  for (float& pixel : all.values<0>()) {
-    pixel /= 16.0F;  // counts 0 to 16
-  }
-  std::vector<std::size_t> train;
-  std::vector<std::size_t> test;
-  for (std::size_t const row : lockstep::sampler{all.rows(), 1, lockstep::rank_id{0}, {.seed = 2026}}.epoch(0)) {
-    ((train.size() + test.size()) % 5 == 4 ? test : train).push_back(row);
-  }
-  return {all.select(train), all.select(test), {pixels, 64, classes}};
-}
-
-/// Images of 28 x 28 pixels, in the four files of MNIST.
-inline task read_mnist([[maybe_unused]] std::string const& folder) {
-#if defined(LOCKSTEP_EXAMPLE_ZLIB)
-  constexpr int classes = 10;
-  auto const read = [&](std::string const& part) {
-    std::string const images_path = folder + "/" + part + "-images-idx3-ubyte.gz";
-    std::string const labels_path = folder + "/" + part + "-labels-idx1-ubyte.gz";
-    std::ifstream images_file = open(images_path);
-    std::ifstream labels_file = open(labels_path);
-    lockstep::gzip_istream images{images_file, images_path};
-    lockstep::gzip_istream labels{labels_file, labels_path};
-    image_table all = lockstep::read_labelled_idx(images, images_path, labels, labels_path, classes);
-    for (float& pixel : all.values<0>()) {
-      pixel /= 255.0F;
-    }
-    return all;
-  };
-  return {read("train"), read("t10k"), {784, 128, classes}};
-#else
-  throw skipped("the files of MNIST are compressed, and zlib was not there when this was built");
-#endif
-}
-
-/// "digits", "mnist", or a file of digits.
-inline task read(std::string const& data) {
-  if (data == "mnist") {
-    return read_mnist(LOCKSTEP_DATA_DIR "/mnist10k");
-  }
-  return read_digits(data == "digits" ? LOCKSTEP_DATA_DIR "/digits/digits.csv" : data);
-}
-
-// ---- training -------------------------------------------------------------------------------------------------------------
 
 /// Where samples lie. This is the host's; GPUs have another.
 template <class Backend>
@@ -127,133 +41,210 @@ struct placement {
     trainer.predict(test.view(), predicted);
     return probabilities;
   }
-  static std::vector<float> values(lockstep::parameter const& p) {
-    auto const* const first = static_cast<float const*>(p.value);
-    return {first, first + p.count()};
-  }
+  /// Copies from a device's memory.
+  static void read(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 };
+
+// ---- how it is trained ----------------------------------------------------------------------------------------------------
+
+using optimizer = lockstep::scheduled<lockstep::adamw, lockstep::warm_up<lockstep::cosine>>;
+
+/// One for weights, and one for biases, which don't decay. A cosine that goes down to 1 stays where it begins: so one type has
+/// both schedules.
+inline std::vector<optimizer> optimizers(settings const& s, std::uint64_t steps) {
+  lockstep::warm_up<lockstep::cosine> const schedule{
+      .steps = s.warm_up_steps,
+      .then = {.steps = steps > s.warm_up_steps ? steps - s.warm_up_steps : 1, .floor = s.schedule == "cosine" ? 0.0F : 1.0F}};
+  return {{lockstep::adamw{.learning_rate = s.rate, .weight_decay = 0.01F}, schedule},
+          {lockstep::adamw{.learning_rate = s.rate, .weight_decay = 0.0F}, schedule}};
+}
+
+/// Derivatives in f16 underflow without a loss scale.
+inline lockstep::gradient_rules rules(settings const& s) {
+  lockstep::gradient_rules chosen;
+  if (s.clip > 0) {
+    chosen.max_norm = s.clip;
+  }
+  if (s.precision == "f16") {
+    chosen.loss_scale = lockstep::loss_scale{};
+  }
+  return chosen;
+}
 
 /// One step on a batch that the trainer cuts, or on batches that are cut already, one a device.
 template <class Trainer>
-auto take_step(Trainer& trainer, typename Trainer::batch_type const& batch) {
-  return trainer.step(batch);
+auto take_step(Trainer& trainer, typename Trainer::batch_type const& batch, lockstep::step_options options) {
+  return trainer.step(batch, options);
 }
 template <class Trainer>
-auto take_step(Trainer& trainer, std::vector<typename Trainer::batch_type> const& shards) {
-  return trainer.step_shards(shards);
+auto take_step(Trainer& trainer, std::vector<typename Trainer::batch_type> const& shards, lockstep::step_options options) {
+  return trainer.step_shards(shards, options);
 }
 
-/// What one policy came to.
+/// What steps came to, until it is printed. A GPU is asked two steps later: by then the answer is there.
+class tally {
+ public:
+  void add(lockstep::step_result result) {
+    unread_.push_back(std::move(result));
+    if (unread_.size() > 2) {
+      read(unread_.front());
+      unread_.pop_front();
+    }
+  }
+
+  /// Prints means over the steps that were applied, the last loss scale, and how many steps were skipped; then begins anew.
+  void print(int epoch, lockstep::gradient_rules const& rules) {
+    for (lockstep::step_result const& result : unread_) {
+      read(result);
+    }
+    double const samples = (std::max)(samples_, 1.0);
+    std::printf("  epoch %4d  loss %.4f  accuracy %.4f", epoch, loss_ / samples, correct_ / samples);
+    if (rules.any()) {
+      std::printf("  gradient norm %.4f", norm_ / (std::max)(applied_, 1.0));
+    }
+    if (rules.loss_scale) {
+      std::printf("  loss scale %.0f  skipped %d", scale_, skipped_);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+    *this = {};
+  }
+
+ private:
+  void read(lockstep::step_result const& result) {
+    scale_ = result.loss_scale();
+    if (result.skipped()) {
+      ++skipped_;
+      return;
+    }
+    ++applied_;
+    samples_ += result.weight();
+    loss_ += result.loss() * result.weight();
+    correct_ += result.metric("correct");
+    norm_ += result.gradient_norm();
+  }
+
+  std::deque<lockstep::step_result> unread_;
+  double applied_ = 0;
+  double samples_ = 0;
+  double loss_ = 0;     // summed over samples
+  double correct_ = 0;  // samples
+  double norm_ = 0;     // summed over steps
+  double scale_ = 1;
+  int skipped_ = 0;
+};
+
+// ---- training -------------------------------------------------------------------------------------------------------------
+
+/// What one policy came to, with all seeds.
 struct outcome {
   std::string where;
   std::string policy;
   int devices = 0;
-  double accuracy = 0;
+  std::vector<double> accuracies;  // on the test set, one a seed
   double seconds = 0;
-  double samples_a_second = 0;
-  double bytes_a_step = 0;
-  std::vector<float> parameters;
+  double samples = 0;
+  double steps = 0;
+  double bytes_moved = 0;
+  std::vector<float> parameters;  // of the first seed
 };
 
+/// The part of `test` whose class the model finds most probable.
+inline double accuracy(image_table const& test, std::span<float const> probabilities) {
+  std::size_t const classes = probabilities.size() / test.rows();
+  std::size_t right = 0;
+  for (std::size_t i = 0; i < test.rows(); ++i) {
+    auto const row = probabilities.subspan(i * classes, classes);
+    auto const guess = std::max_element(row.begin(), row.end()) - row.begin();
+    right += guess == test.values<1>()[i] ? 1U : 0U;
+  }
+  return static_cast<double>(right) / static_cast<double>(test.rows());
+}
+
+/// Trains with one seed, and tests.
 template <class Model, class Policy>
-outcome run(std::string const& policy, int devices, settings const& s, task const& t) {
+void train(settings const& s, std::uint64_t seed, task const& t, outcome& done) {
   using backend = typename Model::backend;
   placement<backend> memory;
-  std::printf("%s: %s on %d %s\n", memory.where, policy.c_str(), devices, devices == 1 ? "device" : "devices");
-  std::fflush(stdout);
+  std::uint64_t const batches = (t.train.rows() + s.batch - 1) / s.batch;
+  lockstep::gradient_rules const rules = examples::rules(s);
 
-  lockstep::trainer<Model, lockstep::adamw, Policy> trainer{
-      lockstep::devices::first(devices),
-      [&](lockstep::device_context<backend>& device) {
-        memory.meet(device);
-        return Model{device, t.widths, s.seed};
-      },
-      {lockstep::adamw{.learning_rate = 3e-3F, .weight_decay = 0.01F},   // weights
-       lockstep::adamw{.learning_rate = 3e-3F, .weight_decay = 0.0F}}};  // biases
+  lockstep::trainer<Model, optimizer, Policy> trainer{lockstep::devices::first(done.devices),
+                                                      [&](lockstep::device_context<backend>& device) {
+                                                        memory.meet(device);
+                                                        return Model{device, t.widths, seed};
+                                                      },
+                                                      optimizers(s, static_cast<std::uint64_t>(s.epochs) * batches), rules};
 
   auto const& data = memory.put(t.train, s.batch);
-  lockstep::loader loader{data, {.batch = s.batch, .seed = s.seed, .prefetch = memory.prefetch}};
-  std::uint64_t const steps = static_cast<std::uint64_t>(s.epochs) * loader.batches();
+  lockstep::loader loader{data, {.batch = s.batch, .seed = seed, .prefetch = memory.prefetch}};
   std::uint64_t const moved_before = trainer.bytes_moved();
   auto const start = std::chrono::steady_clock::now();
-  {
-    lockstep::progress progress{steps};
-    for (int epoch = 0; epoch < s.epochs; ++epoch) {
-      for (auto const& batch : loader.epoch(static_cast<std::uint64_t>(epoch))) {
-        auto const result = take_step(trainer, batch);
-        progress.update(result);
-      }
+  tally shown;
+  int const epochs_a_line = (s.epochs + 4) / 5;
+  for (int epoch = 1; epoch <= s.epochs; ++epoch) {
+    for (auto const& batch : loader.epoch(static_cast<std::uint64_t>(epoch) - 1)) {
+      shown.add(take_step(trainer, batch, {.micro_batches = s.micro_batches}));
     }
-    trainer.synchronize();
+    if (epoch % epochs_a_line == 0 || epoch == s.epochs) {
+      shown.print(epoch, rules);
+    }
   }
+  trainer.synchronize();
   std::chrono::duration<double> const spent = std::chrono::steady_clock::now() - start;
 
+  done.seconds += spent.count();
+  done.samples += static_cast<double>(s.epochs) * static_cast<double>(t.train.rows());
+  done.steps += static_cast<double>(s.epochs) * static_cast<double>(batches);
+  done.bytes_moved += static_cast<double>(trainer.bytes_moved() - moved_before);
+  done.accuracies.push_back(accuracy(t.test, memory.predict(trainer, t.test, t.widths.back())));
+  if (done.parameters.empty()) {
+    for (lockstep::parameter const& p : trainer.model().parameters()) {
+      std::vector<typename Model::value_type> values(p.count());
+      memory.read(values.data(), p.value, values.size() * sizeof(values[0]));
+      done.parameters.insert(done.parameters.end(), values.begin(), values.end());
+    }
+  }
+}
+
+/// Trains once a seed.
+template <class Model, class Policy>
+outcome run(std::string const& policy, int devices, settings const& s, task const& t) {
   outcome done;
-  done.where = memory.where;
+  done.where = placement<typename Model::backend>::where;
   done.policy = policy;
   done.devices = devices;
-  done.seconds = spent.count();
-  done.samples_a_second = static_cast<double>(s.epochs) * static_cast<double>(t.train.rows()) / spent.count();
-  done.bytes_a_step = static_cast<double>(trainer.bytes_moved() - moved_before) / static_cast<double>(steps);
-
-  std::size_t const classes = t.widths.back();
-  std::vector<float> const probabilities = memory.predict(trainer, t.test, classes);
-  std::size_t right = 0;
-  for (std::size_t i = 0; i < t.test.rows(); ++i) {
-    auto const row = std::span{probabilities}.subspan(i * classes, classes);
-    auto const guess = std::max_element(row.begin(), row.end()) - row.begin();
-    right += guess == t.test.values<1>()[i] ? 1U : 0U;
-  }
-  done.accuracy = static_cast<double>(right) / static_cast<double>(t.test.rows());
-
-  for (lockstep::parameter const& p : trainer.model().parameters()) {
-    std::vector<float> const values = placement<backend>::values(p);
-    done.parameters.insert(done.parameters.end(), values.begin(), values.end());
+  for (std::uint64_t seed = s.seed; seed < s.seed + s.seeds; ++seed) {
+    std::printf("%s: %s on %d %s, %s, seed %llu\n", done.where.c_str(), policy.c_str(), devices,
+                devices == 1 ? "device" : "devices", s.precision.c_str(), static_cast<unsigned long long>(seed));
+    train<Model, Policy>(s, seed, t, done);
   }
   return done;
 }
 
+/// Which policies a program holds code for, of one model: each is compiled by itself.
+enum class policies { single_device, with_peer_all_reduce, all };
+
 /// single_device, against which the others are measured, and what `s.policy` asks for beside it.
-template <class Model, bool Several>
+template <class Model, policies Built>
 void run_policies(settings const& s, task const& t, std::vector<outcome>& outcomes) {
+  [[maybe_unused]] auto const asked = [&s](std::string const& policy) { return s.policy == "all" || s.policy == policy; };
   outcomes.push_back(run<Model, lockstep::single_device>("single_device", 1, s, t));
-  if constexpr (Several) {
-    if (s.policy == "all" || s.policy == "replicate_and_gather") {
+  if constexpr (Built == policies::all) {
+    if (asked("replicate_and_gather")) {
       outcomes.push_back(run<Model, lockstep::replicate_and_gather<>>("replicate_and_gather", s.devices, s, t));
     }
-    if (s.policy == "all" || s.policy == "peer_all_reduce") {
+  }
+  if constexpr (Built != policies::single_device) {
+    if (asked("peer_all_reduce")) {
       outcomes.push_back(run<Model, lockstep::peer_all_reduce<>>("peer_all_reduce", s.devices, s, t));
     }
-    if (s.policy == "all" || s.policy == "sharded_optimizer") {
+  }
+  if constexpr (Built == policies::all) {
+    if (asked("sharded_optimizer")) {
       outcomes.push_back(run<Model, lockstep::sharded_optimizer<>>("sharded_optimizer", s.devices, s, t));
     }
   }
-}
-
-inline double largest_difference(std::span<float const> a, std::span<float const> b) {
-  double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    largest = (std::max)(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-  }
-  return largest;
-}
-
-/// Prints a table. Returns the exit status: 0 when each of them learned something.
-inline int report(settings const& s, std::vector<outcome> const& outcomes) {
-  std::printf("\nafter %d %s\n", s.epochs, s.epochs == 1 ? "epoch" : "epochs");
-  std::printf("%-5s %-22s %7s %13s %9s %11s %22s %13s\n", "", "policy", "devices", "test accuracy", "seconds", "samples/s",
-              "largest difference of", "bytes moved");
-  std::printf("%-5s %-22s %7s %13s %9s %11s %22s %13s\n", "", "", "", "", "", "", "a parameter, to first", "a step");
-  bool learned = true;
-  for (outcome const& o : outcomes) {
-    std::printf("%-5s %-22s %7d %13.4f %9.2f %11.0f %22.2e %13.0f\n", o.where.c_str(), o.policy.c_str(), o.devices, o.accuracy,
-                o.seconds, o.samples_a_second, largest_difference(o.parameters, outcomes.front().parameters), o.bytes_a_step);
-    learned = learned && o.accuracy > 0.5;
-  }
-  if (!learned) {
-    std::printf("some accuracy is not above 0.5\n");
-  }
-  return learned ? 0 : 1;
 }
 
 }  // namespace examples

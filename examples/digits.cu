@@ -8,6 +8,8 @@
 #include "device_table.cuh"
 #include "models/mlp.hpp"
 #include "models/perceptron.cuh"
+#include "report.hpp"
+#include "settings.hpp"
 
 #include <lockstep/lockstep.cuh>
 #if defined(LOCKSTEP_EXAMPLE_NCCL)
@@ -17,17 +19,16 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 namespace examples {
@@ -59,10 +60,8 @@ struct placement<lockstep::cuda> {
     trainer.predict(batch, lockstep::sample_view<float>{probabilities.get(), rows, classes});
     return {probabilities.get(), probabilities.get() + rows * classes};
   }
-  static std::vector<float> values(lockstep::parameter const& p) {
-    std::vector<float> read(p.count());
-    lockstep::check(cudaMemcpy(read.data(), p.value, read.size() * sizeof(float), cudaMemcpyDeviceToHost));
-    return read;
+  static void read(void* to, void const* from, std::size_t bytes) {
+    lockstep::check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
   }
 
   struct give_back {
@@ -84,89 +83,44 @@ struct placement<lockstep::cuda> {
 
 namespace {
 
-constexpr char const* usage = R"(Usage: digits_cuda [OPTION VALUE]...
+/// All in f32; what takes several GPUs needs NCCL.
+constexpr examples::policies most = examples::with_nccl ? examples::policies::all : examples::policies::single_device;
+constexpr examples::policies some =
+    examples::with_nccl ? examples::policies::with_peer_all_reduce : examples::policies::single_device;
 
-Trains a classifier of handwritten digits on the host and on GPUs, and compares the two.
-
-  --data WHAT     digits, mnist, or a file of digits: rows of 64 pixel counts 0 to 16, then the label (digits)
-  --policy NAME   all, single_device, replicate_and_gather, peer_all_reduce or sharded_optimizer (all); what takes several
-                  GPUs needs NCCL
-  --devices N     GPUs for the policies that take several (all)
-  --epochs N      passes over the training set (20)
-  --batch N       samples a step, all GPUs together (64)
-  --seed N        of the first weights and of the order of samples (1)
-  --host WORD     yes or no: whether the host trains too, on one thread (yes)
-)";
-
-/// A whole number in [low, high]; throws std::invalid_argument.
-std::uint64_t number(std::string_view option, std::string_view text, std::uint64_t low, std::uint64_t high) {
-  std::uint64_t value = 0;
-  auto const [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc{} || end != text.data() + text.size() || value < low || value > high) {
-    throw std::invalid_argument(std::string(option) + " needs a whole number from " + std::to_string(low) + " to " +
-                                std::to_string(high) + ", not '" + std::string(text) + "'");
+/// The same precision on the host, and on GPUs.
+template <class HostModel, class Model, examples::policies Built>
+void run_both(examples::settings const& s, examples::task const& digits, std::vector<examples::outcome>& outcomes) {
+  if (s.host) {
+    examples::settings on_host = s;
+    on_host.precision = s.precision == "tf32" ? "f32" : s.precision;
+    examples::run_policies<HostModel, examples::policies::single_device>(on_host, digits, outcomes);
   }
-  return value;
+  examples::run_policies<Model, Built>(s, digits, outcomes);
 }
 
-struct options {
-  examples::settings common;
-  bool host = true;
-};
-
-/// Throws std::invalid_argument.
-options parse(std::vector<std::string_view> const& words, int gpus) {
-  options chosen;
-  chosen.common.devices = gpus;
-  for (std::size_t i = 0; i < words.size(); i += 2) {
-    std::string_view const option = words[i];
-    if (i + 1 == words.size()) {
-      throw std::invalid_argument(std::string(option) + " is no option, or lacks its value");
-    }
-    std::string_view const value = words[i + 1];
-    auto const one_of = [&](std::vector<std::string_view> const& allowed) {
-      if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
-        throw std::invalid_argument(std::string(option) + " does not know '" + std::string(value) + "'");
-      }
-      return std::string(value);
-    };
-    if (option == "--data") {
-      chosen.common.data = value;
-    } else if (option == "--policy") {
-      chosen.common.policy = one_of({"all", "single_device", "replicate_and_gather", "peer_all_reduce", "sharded_optimizer"});
-    } else if (option == "--devices") {
-      chosen.common.devices = static_cast<int>(number(option, value, 1, static_cast<std::uint64_t>(gpus)));
-    } else if (option == "--epochs") {
-      chosen.common.epochs = static_cast<int>(number(option, value, 1, 100000));
-    } else if (option == "--batch") {
-      chosen.common.batch = static_cast<std::size_t>(number(option, value, 1, 1U << 20U));
-    } else if (option == "--seed") {
-      chosen.common.seed = number(option, value, 0, UINT64_MAX);
-    } else if (option == "--host") {
-      chosen.host = one_of({"yes", "no"}) == "yes";
-    } else {
-      throw std::invalid_argument("there is no option " + std::string(option));
-    }
-  }
-  return chosen;
-}
-
-int compare(options const& chosen) {
-  examples::settings const& s = chosen.common;
-  bool const several = s.policy != "single_device";
-  if (several && !examples::with_nccl) {
+int compare(examples::settings const& s) {
+  using examples::compute;
+  if (s.policy != "single_device" && !examples::with_nccl) {
     if (s.policy != "all") {
       throw examples::skipped(s.policy + " needs NCCL, which was not there when this was built");
     }
     std::printf("single_device only: the other policies need NCCL, which was not there when this was built\n");
   }
+  std::ofstream json = examples::open_json(s);
   examples::task const digits = examples::read(s.data);
   std::printf("%zu digits to train on, %zu to test with\n", digits.train.rows(), digits.test.rows());
   std::vector<examples::outcome> outcomes;
-  if (chosen.host) {
-    examples::run_policies<examples::mlp, false>(s, digits, outcomes);
+  if (s.precision == "f32") {
+    run_both<examples::mlp, examples::perceptron<compute::f32>, most>(s, digits, outcomes);
+  } else if (s.precision == "tf32") {
+    run_both<examples::mlp, examples::perceptron<compute::tf32>, some>(s, digits, outcomes);
+  } else if (s.precision == "bf16") {
+    run_both<examples::basic_mlp<lockstep::bfloat16>, examples::perceptron<compute::bf16>, some>(s, digits, outcomes);
+  } else {
+    run_both<examples::basic_mlp<lockstep::float16>, examples::perceptron<compute::f16>, some>(s, digits, outcomes);
   }
-  examples::run_policies<examples::perceptron<>, examples::with_nccl>(s, digits, outcomes);
+  examples::write_json(json, s, outcomes);
   return examples::report(s, outcomes);
 }
 
@@ -175,7 +129,7 @@ int compare(options const& chosen) {
 int main(int argc, char** argv) {
   std::vector<std::string_view> const words(argv + 1, argv + argc);
   if (std::find(words.begin(), words.end(), "--help") != words.end()) {
-    std::fputs(usage, stdout);
+    examples::print_usage({.gpus = true});
     return 0;
   }
   try {
@@ -184,7 +138,7 @@ int main(int argc, char** argv) {
       throw examples::skipped("needs a GPU, and the CUDA runtime sees none");
     }
     examples::one_thread_a_product();
-    return compare(parse(words, gpus));
+    return compare(examples::parse(words, {.gpus = true, .devices = gpus}));
   } catch (examples::skipped const& e) {
     std::printf("skipped: %s\n", e.what());
     return 77;

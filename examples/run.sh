@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: 2026 The lockstep authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Trains a classifier of handwritten digits with the options given here; --help lists them. Where nvcc and a GPU are there, on
-# the GPUs, and beside them on the host; elsewhere on the host. The first line says which.
+# Trains a classifier of handwritten digits with the options given here; --help lists them. Without options, with the defaults,
+# and then for a few epochs in f16, with all that people set around a step. Where nvcc and a GPU are there, on the GPUs, and
+# beside them on the host; elsewhere on the host. The first line says which.
 # Builds the example in build-gpu/ or build/. Installs what is missing through apt-get (through sudo when not root). What it
 # says of that goes to standard error.
 # Exit status 77: the example cannot be built here, and why stands on standard error.
@@ -27,10 +28,15 @@ prepare() {
   install_missing
   configure "$folder" "${options[@]}"
   if ! ninja -C "$folder" -t query "examples/$program" >/dev/null 2>&1; then
-    echo "skipped: examples/$program is not part of the build here; digits needs libcli11-dev, digits_cuda cuBLASLt"
+    echo "skipped: examples/$program is not part of the build here; digits_cuda needs cuBLASLt"
     exit 77
   fi
   ninja -C "$folder" "examples/$program"
 }
 prepare >&2
+if [[ $# -eq 0 ]]; then
+  "$folder/examples/$program"
+  set -- --precision f16 --epochs 5 --warmup 20 --schedule cosine --clip 1 --micro-batches 2 --seeds 2
+  printf '\nWith %s\n' "$*"
+fi
 exec "$folder/examples/$program" "$@"

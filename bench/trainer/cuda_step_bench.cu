@@ -392,8 +392,8 @@ class by_hand {
 
  private:
   /// The state of whole steps; one of zeros, with which an update alone takes its time and goes nowhere; the loss; the last
-  /// loss.
-  static constexpr std::size_t small_bytes = 2 * sizeof(adamw_state) + 2 * sizeof(float);
+  /// loss; right answers.
+  static constexpr std::size_t small_bytes = 2 * sizeof(adamw_state) + 3 * sizeof(float);
 
   [[nodiscard]] std::size_t padded() const { return (count_ + 3) / 4 * 4; }
 
@@ -417,6 +417,8 @@ class by_hand {
                                                  .shard_weight = lockstep::cuda::weight{1.0F},
                                                  .host_sample_weight = weight_,
                                                  .loss = loss_,
+                                                 .metrics = loss_ + 2,
+                                                 .metric_count = 1,
                                                  .accumulate = false}};
     model_.train(ctx, batches_.view(slot));
   }

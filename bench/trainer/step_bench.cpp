@@ -76,9 +76,15 @@ TEST_CASE("step: by hand") {
   double loss = 0;
   for (int k = 1; k <= steps(); ++k) {
     float cell = 0;
+    float correct = 0;
     constexpr float weight = 1.0F / static_cast<float>(batch_samples);
-    lockstep::train_context<lockstep::host> ctx{
-        {.sample_weight = weight, .shard_weight = 1.0F, .host_sample_weight = weight, .loss = &cell, .accumulate = false}};
+    lockstep::train_context<lockstep::host> ctx{{.sample_weight = weight,
+                                                 .shard_weight = 1.0F,
+                                                 .host_sample_weight = weight,
+                                                 .loss = &cell,
+                                                 .metrics = &correct,
+                                                 .metric_count = 1,
+                                                 .accumulate = false}};
     model.train(ctx, data.view());
     auto const step_size = static_cast<float>(static_cast<double>(rate) / (1 - std::pow(0.9, k)));
     auto const root_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(0.999, k)));

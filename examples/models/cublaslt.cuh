@@ -61,7 +61,9 @@ template <class Handle>
 using owned = std::unique_ptr<std::remove_pointer_t<Handle>, destroy>;
 
 template <class T>
-inline constexpr cudaDataType_t data_type = std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_16BF;
+inline constexpr cudaDataType_t data_type = std::is_same_v<T, float>               ? CUDA_R_32F
+                                            : std::is_same_v<T, lockstep::float16> ? CUDA_R_16F
+                                                                                   : CUDA_R_16BF;
 
 }  // namespace cublaslt_detail
 
@@ -175,7 +177,7 @@ class matrix_products {
       throw cublas_error(CUBLAS_STATUS_NOT_SUPPORTED,
                          std::string("cuBLASLt has no algorithm for a product of {") + std::to_string(shape.m) + ", " +
                              std::to_string(shape.k) + "} and {" + std::to_string(shape.k) + ", " + std::to_string(shape.n) +
-                             "}" + (shape.factors == CUDA_R_16BF ? " in bf16: take widths that are multiples of 8" : ""));
+                             "}" + (shape.factors != CUDA_R_32F ? " in 16 bits: take widths that are multiples of 8" : ""));
     }
     return std::move(made.product);
   }

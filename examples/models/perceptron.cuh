@@ -39,7 +39,14 @@ enum class compute : std::uint8_t {
   tf32,
   /// Values and activations in bf16.
   bf16,
+  /// Values and activations in f16. Derivatives have its range too, and need a loss scale.
+  f16,
 };
+
+/// What values and activations are stored as.
+template <compute Mode>
+using stored_as = std::conditional_t<Mode == compute::bf16, lockstep::bfloat16,
+                                     std::conditional_t<Mode == compute::f16, lockstep::float16, float>>;
 
 namespace perceptron_kernels {
 
@@ -133,11 +140,12 @@ __device__ row_sum sum_row(T const* row, std::size_t columns) {
 
 /// Softmax cross-entropy, one block a sample: the loss of a sample is log(sum of exp(logits)) - logits[label], and its
 /// derivative softmax - one-hot. `rows` {gridDim.x, classes} holds logits, and then the derivatives times `weight`. The block
-/// that ends last adds all losses, in the order of samples, times `weight`, to `*loss`. A label outside of the classes makes
-/// the loss NaN.
+/// that ends last adds all losses, in the order of samples, times `weight`, to `*loss`, and to `*correct` the number of samples
+/// whose label has the largest logit; it finds both in `outcomes` {gridDim.x}. A label outside of the classes makes the loss
+/// NaN.
 template <int Width, class T>
 __global__ void cross_entropy(T* rows, std::int32_t const* labels, std::size_t classes, lockstep::cuda::weight weight,
-                              float* losses, unsigned* arrived, float* loss) {
+                              float2* outcomes, unsigned* arrived, float* loss, float* correct) {
   T* const row = rows + blockIdx.x * classes;
   std::int32_t const label = labels[blockIdx.x];
   bool const known = label >= 0 && static_cast<std::size_t>(label) < classes;
@@ -154,16 +162,22 @@ __global__ void cross_entropy(T* rows, std::int32_t const* labels, std::size_t c
     store(row + c, x);
   }
   if (threadIdx.x == 0) {
-    losses[blockIdx.x] = all.largest + logf(all.sum) - chosen;
+    outcomes[blockIdx.x] = {all.largest + logf(all.sum) - chosen, chosen >= all.largest ? 1.0F : 0.0F};
   }
   if (arrives_last(arrived, gridDim.x)) {
     double sum = 0;
+    double right = 0;
     for (unsigned s = threadIdx.x; s < gridDim.x; s += blockDim.x) {
-      sum += static_cast<double>(__ldcg(losses + s));
+      float2 const sample = __ldcg(outcomes + s);
+      sum += static_cast<double>(sample.x);
+      right += static_cast<double>(sample.y);
     }
-    sum = over_block(sum, [](double a, double b) { return a + b; });
+    auto const add = [](double a, double b) { return a + b; };
+    sum = over_block(sum, add);
+    right = over_block(right, add);
     if (threadIdx.x == 0) {
       *loss += weight * static_cast<float>(sum);
+      *correct += static_cast<float>(right);
     }
   }
 }
@@ -275,22 +289,22 @@ struct perceptron_options {
 /// A multi-layer perceptron on one GPU, the same as `mlp` on the host: fully connected layers, ReLU between them, softmax
 /// cross-entropy at the end, and for the same seed the same first values.
 /// Input: {samples, widths.front()} elements of type Input. Labels: {samples, 1} in [0, widths.back()). Both in device memory.
-/// `Gradient` is float, or with compute::bf16 lockstep::bfloat16 too; activations have the type of the values. With
-/// lockstep::bfloat16 as Input, the first layer takes the batch as it is.
+/// `Gradient` and `Input` are float, or the type of the values; activations have that type. Where inputs have it, the first
+/// layer takes the batch as it is.
 ///
 /// When `train` or `infer` first sees a number of samples (and an alignment of the input) it plans products and allocates
 /// activations, and keeps both; after that it neither allocates, frees nor synchronises.
 template <compute Mode = compute::f32, class Gradient = float, class Input = float>
 class perceptron {
  public:
-  using value_type = std::conditional_t<Mode == compute::bf16, lockstep::bfloat16, float>;
+  using value_type = stored_as<Mode>;
   using backend = lockstep::cuda;
   using batch = std::tuple<lockstep::sample_view<Input const>, lockstep::sample_view<std::int32_t const>>;
   using output = lockstep::sample_view<float>;  // one probability a class, in device memory
-  static constexpr lockstep::model_promises promises{.honours_accumulate = true};
+  static constexpr lockstep::model_promises promises{.honours_accumulate = true, .metrics = {"correct"}};
 
-  static_assert(std::is_same_v<Gradient, float> || (Mode == compute::bf16 && std::is_same_v<Gradient, lockstep::bfloat16>),
-                "gradients are float, or lockstep::bfloat16 beside values of bf16");
+  static_assert(std::is_same_v<Gradient, float> || std::is_same_v<Gradient, value_type>,
+                "gradients are float, or have the type of the values");
   static_assert(std::is_same_v<Input, float> || std::is_same_v<Input, value_type>,
                 "inputs are float, or have the type of the values");
 
@@ -338,7 +352,8 @@ class perceptron {
     perceptron_kernels::with_width<value_type>(classes, [&](auto width) {
       perceptron_kernels::cross_entropy<width()>
           <<<static_cast<unsigned>(samples), row_threads(classes, width()), 0, ctx.stream().get()>>>(
-              derivatives, labels.data(), classes, ctx.sample_weight(), w.losses, arrived_.template as<unsigned>(), ctx.loss());
+              derivatives, labels.data(), classes, ctx.sample_weight(), w.outcomes, arrived_.template as<unsigned>(),
+              ctx.loss(), ctx.metric(0));
     });
 
     float const keep = ctx.accumulate() ? 1.0F : 0.0F;
@@ -383,7 +398,7 @@ class perceptron {
     std::vector<value_type*> activations;  // {samples, out} of each layer; the last one's become derivatives
     value_type* below[2] = {};             // {samples, in}: derivatives by the input of a layer
     value_type* inputs = nullptr;          // {samples, in} of the first layer, where they are converted
-    float* losses = nullptr;               // {samples}
+    float2* outcomes = nullptr;            // {samples}: the loss, and 1 for a right answer
     float* partial = nullptr;              // of bias gradients
     std::vector<planned_product> forward;  // {samples, out} = {samples, in} {in, out}
     std::vector<char> bias_fused;          // whether it adds the bias too
@@ -504,7 +519,7 @@ class perceptron {
       take(w.below[0], w.samples * widest_between);
       take(w.below[1], w.samples * widest_between);
       take(w.inputs, converts ? w.samples * widths_.front() : 0);
-      take(w.losses, w.samples);
+      take(w.outcomes, w.samples);
       take(w.partial, most_partial);
     };
     take_all();

@@ -24,6 +24,7 @@
 namespace {
 
 using lockstep::bfloat16;
+using lockstep::float16;
 using widths_type = std::vector<std::size_t>;
 
 /// The device and its memory, for one test.
@@ -46,6 +47,10 @@ class bench {
   std::vector<float> get(void const* from, std::size_t count, lockstep::element_type type) {
     if (type == lockstep::element_type::f32) {
       return get(static_cast<float const*>(from), count);
+    }
+    if (type == lockstep::element_type::f16) {
+      std::vector<float16> const raw = get(static_cast<float16 const*>(from), count);
+      return {raw.begin(), raw.end()};
     }
     std::vector<bfloat16> const raw = get(static_cast<bfloat16 const*>(from), count);
     return {raw.begin(), raw.end()};
@@ -190,16 +195,22 @@ double relative_error(std::vector<float> const& found, std::vector<double> const
 
 /// What one call of `train` is told, and what it said.
 struct call {
-  explicit call(bench& b) : loss(b.put(std::vector<float>{0})), stream(b.device.stream()) {}
+  /// `scale` is that of the loss, and lies on the device: a model that asked for the weight on the host would be refused.
+  explicit call(bench& b, float scale = 1)
+      : loss(b.put(std::vector<float>{0})),
+        correct(b.put(std::vector<float>{0})),
+        loss_scale(b.put(std::vector<float>{scale})),
+        stream(b.device.stream()) {}
 
   template <class Model>
   void train(Model& model, typename Model::batch const& batch, float weight, bool accumulate) {
     ready.clear();
     lockstep::train_arguments<lockstep::cuda> arguments;
     arguments.stream = stream;
-    arguments.sample_weight = lockstep::cuda::weight{weight};
-    arguments.host_sample_weight = weight;
+    arguments.sample_weight = lockstep::cuda::weight{weight, loss_scale};
     arguments.loss = loss;
+    arguments.metrics = correct;
+    arguments.metric_count = 1;
     arguments.accumulate = accumulate;
     arguments.listener.self = this;
     arguments.listener.ready = [](void* self, std::size_t first, std::size_t count) {
@@ -210,6 +221,8 @@ struct call {
   }
 
   float* loss;
+  float* correct;
+  float const* loss_scale;
   lockstep::cuda::stream_ref stream;
   std::vector<std::pair<std::size_t, std::size_t>> ready;
 };
@@ -275,6 +288,9 @@ using tf32 = examples::perceptron<examples::compute::tf32>;
 using bf16 = examples::perceptron<examples::compute::bf16>;
 using bf16_gradients = examples::perceptron<examples::compute::bf16, bfloat16>;
 using bf16_throughout = examples::perceptron<examples::compute::bf16, bfloat16, bfloat16>;
+using f16 = examples::perceptron<examples::compute::f16>;
+using f16_gradients = examples::perceptron<examples::compute::f16, float16>;
+using f16_throughout = examples::perceptron<examples::compute::f16, float16, float16>;
 
 std::vector<std::vector<float>> gradients_of(bench& b, std::span<lockstep::parameter const> parameters) {
   std::vector<std::vector<float>> all;
@@ -308,6 +324,68 @@ void compare_first_values() {
   }
 }
 
+/// Gradients at a loss scale of 64, beside those without one. A power of two moves exponents only, as long as nothing of either
+/// is too small or too large for 16 bits: the weight is chosen so, far above what a step would have.
+template <class Model>
+void compare_scaled() {
+  constexpr float weight = 64;
+  constexpr float scale = 64;
+  bench b;
+  widths_type const widths{24, 40, 16};
+  Model model{b.context, widths, 3};
+  tests::generator random{23};
+  reference const r = randomise(b, model, widths, random);
+  auto const batch = place<Model>(b, draw(r, 3, 0, random), widths[0]);
+  call plain{b};
+  plain.train(model, batch, weight, false);
+  auto const wanted = gradients_of(b, model.parameters());
+  call scaled{b, scale};
+  scaled.train(model, batch, weight, false);
+  auto const found = gradients_of(b, model.parameters());
+  CHECK(b.get(scaled.loss, 1)[0] == scale * b.get(plain.loss, 1)[0]);
+  CHECK(b.get(scaled.correct, 1) == b.get(plain.correct, 1));
+  for (std::size_t p = 0; p < wanted.size(); ++p) {
+    CAPTURE(model.parameters()[p].name);
+    std::vector<float> product = wanted[p];
+    for (float& x : product) {
+      x *= scale;
+    }
+    CHECK(found[p] == product);
+    CHECK(std::any_of(product.begin(), product.end(), [](float x) { return x != 0; }));
+    CHECK(std::all_of(product.begin(), product.end(), [](float x) { return std::isfinite(x); }));
+  }
+}
+
+/// Trains on labels that the model finds most probable, for some samples, and least probable for the others.
+template <class Model>
+void count_right_answers() {
+  bench b;
+  widths_type const widths{24, 40, 16};
+  Model model{b.context, widths, 3};
+  tests::generator random{29};
+  reference const r = randomise(b, model, widths, random);
+  samples s = draw(r, 300, 0, random);  // more than one block's threads
+  std::vector<float> probabilities(s.labels.size() * widths.back());
+  float* const out = b.put(probabilities);
+  lockstep::infer_context<lockstep::cuda> ctx{b.device.stream(), lockstep::rank_id{0}};
+  model.infer(ctx, place<Model>(b, s, widths[0]), {out, s.labels.size(), widths.back()});
+  probabilities = b.get(out, probabilities.size());
+  float right = 0;
+  for (std::size_t i = 0; i < s.labels.size(); ++i) {
+    auto const first = probabilities.begin() + static_cast<std::ptrdiff_t>(i * widths.back());
+    auto const last = first + static_cast<std::ptrdiff_t>(widths.back());
+    bool const chosen = i % 3 == 0;
+    s.labels[i] = static_cast<std::int32_t>((chosen ? std::max_element(first, last) : std::min_element(first, last)) - first);
+    right += chosen ? 1 : 0;
+  }
+  call c{b};
+  auto const batch = place<Model>(b, s, widths[0]);
+  for (float times = 1; times <= 2; ++times) {
+    c.train(model, batch, 1.0F / 1024, times == 2);
+    CHECK(b.get(c.correct, 1)[0] == times * right);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("perceptron: loss, gradients and probabilities are right, f32") { compare_with_reference<f32>(1e-5, 1e-4); }
@@ -326,9 +404,35 @@ TEST_CASE("perceptron: loss, gradients and probabilities are right, bf16 with bf
   compare_with_reference<bf16_throughout>(3e-2, 1.5e-2);
 }
 
+TEST_CASE("perceptron: loss, gradients and probabilities are right, f16 with f32 gradients") {
+  compare_with_reference<f16>(4e-3, 4e-3);
+}
+
+TEST_CASE("perceptron: loss, gradients and probabilities are right, f16 with f16 gradients") {
+  compare_with_reference<f16_gradients>(4e-3, 4e-3);
+}
+
+TEST_CASE("perceptron: loss, gradients and probabilities are right, f16 with f16 inputs") {
+  compare_with_reference<f16_throughout>(4e-3, 4e-3);
+}
+
+TEST_CASE("perceptron: a loss scale on the device scales loss and gradients exactly") {
+  compare_scaled<f32>();
+  compare_scaled<bf16>();
+  compare_scaled<f16>();
+  compare_scaled<f16_gradients>();
+}
+
+TEST_CASE("perceptron: right answers are counted, over calls too") {
+  count_right_answers<f32>();
+  count_right_answers<bf16>();
+  count_right_answers<f16>();
+}
+
 TEST_CASE("perceptron: first values are those of the host's") {
   compare_first_values<f32>();
   compare_first_values<bf16>();
+  compare_first_values<f16>();
 }
 
 TEST_CASE("perceptron: a recorded call gives the same bits, also after a larger batch has come") {
@@ -393,6 +497,37 @@ TEST_CASE("perceptron: a trainer on one GPU takes the same steps as one on the h
     lockstep::step_options const options{.micro_batches = 1 + step % 3};
     CHECK(gpu.step(on_gpu, options).loss() == doctest::Approx(host.step(on_host, options).loss()).epsilon(1e-4));
   }
+}
+
+TEST_CASE("perceptron: in f16, steps that overflow are skipped until the loss scale fits, and then the loss falls") {
+  bench b;
+  widths_type const widths{20, 31, 10};
+  tests::generator random{31};
+  reference const any = [&] {
+    f16 model{b.context, widths, 7};
+    return randomise(b, model, widths, random);
+  }();
+  f16::batch const batch = place<f16>(b, draw(any, 50, 0, random), widths[0]);
+  lockstep::trainer<f16, lockstep::sgd, lockstep::single_device> trainer{
+      lockstep::devices{0},
+      [&](lockstep::device_context<lockstep::cuda>& device) {
+        return f16{device, widths, 7};
+      },
+      lockstep::sgd{.learning_rate = 0.5F}, lockstep::gradient_rules{.loss_scale = lockstep::loss_scale{.initial = 16777216}}};
+  double const loss = trainer.step(batch).loss();
+  int skipped = 0;
+  double scale = 0;
+  double last = 0;
+  for (int step = 2; step <= 60; ++step) {
+    auto const result = trainer.step(batch, {.micro_batches = 2});
+    skipped += result.skipped() ? 1 : 0;
+    scale = result.loss_scale();
+    last = result.loss();
+  }
+  CHECK(skipped > 0);  // 2^24 / 50 is beyond f16
+  CHECK(skipped < 20);
+  CHECK(scale < 16777216);
+  CHECK(last < 0.9 * loss);
 }
 
 TEST_CASE("perceptron: with the first algorithm, two models give the same bits") {
