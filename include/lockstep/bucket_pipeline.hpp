@@ -104,7 +104,11 @@ class bucket_pipeline {
       return;
     }
     if (alone()) {
-      measure_until(until, norm_pace::beside);
+      if (norm_) {
+        follow(aside(), model_, ready_);
+        norm_->run(aside(), {reduced_, until - reduced_}, totals_.squares());
+        reduced_ = until;
+      }
       return;
     }
     follow(communication(), model_, ready_);
@@ -127,9 +131,9 @@ class bucket_pipeline {
     }
     totals_.contribute(model_);
     if (alone()) {
-      measure_until(layout_.gradients().size(), norm_pace::alone);
       if (norm_) {
         follow(model_, aside(), measured_);
+        norm_->run(model_, {reduced_, layout_.gradients().size() - reduced_}, totals_.squares());
       }
       if (norm_ || votes_to_skip || totals_.cells_decide()) {
         decide(model_);
@@ -280,15 +284,6 @@ class bucket_pipeline {
   /// Where what may run beside a reduction is enqueued, behind it: on the host in the same thread.
   [[nodiscard]] stream_ref beside(stream_ref stream) const { return Backend::asynchronous ? aside() : stream; }
 
-  /// Adds up the squares of what the model has enqueued of these buckets, on the only rank.
-  void measure_until(std::size_t until, norm_pace pace) {
-    if (norm_ && reduced_ < until) {
-      follow(aside(), model_, ready_);
-      norm_->run(aside(), {reduced_, until - reduced_}, totals_.squares(), pace);
-      reduced_ = until;
-    }
-  }
-
   /// What is enqueued on `later` from now on runs after what was enqueued on `earlier`.
   static void follow(stream_ref later, stream_ref earlier, event& point) {
     if (!(later == earlier)) {
@@ -359,8 +354,7 @@ class bucket_pipeline {
         [&](typed_span gradients) { Policy::reduce(communicator_, gradients, stream); }, with);
     if (norm_) {
       follow(beside(stream), stream, bucket_reduced_);
-      bool const last = bucket + 1 == layout_.gradients().size();
-      norm_->run(beside(stream), {bucket, 1}, totals_.squares(), last ? norm_pace::alone : norm_pace::beside);
+      norm_->run(beside(stream), {bucket, 1}, totals_.squares());
     }
     if constexpr (elementwise_optimizer<Optimizer>) {
       if (early()) {

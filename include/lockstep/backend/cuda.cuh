@@ -304,13 +304,10 @@ using unique_handle = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
 class cuda::stream {
  public:
   explicit stream(device const& owner);
-  explicit stream(device_id device, bool urgent = false) {
+  explicit stream(device_id device) {
     device_guard const current{device};
     cudaStream_t made = nullptr;
-    int low = 0;
-    int high = 0;
-    check(cudaDeviceGetStreamPriorityRange(&low, &high));
-    check(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, urgent ? high : low));
+    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
     stream_.reset(made);
   }
 
@@ -517,10 +514,7 @@ class cuda::device {
   stream_ref stream_;
 };
 
-#ifndef LOCKSTEP_TRY_PRIORITY
-#define LOCKSTEP_TRY_PRIORITY false
-#endif
-inline cuda::stream::stream(device const& owner) : stream(owner.id(), LOCKSTEP_TRY_PRIORITY) {}
+inline cuda::stream::stream(device const& owner) : stream(owner.id()) {}
 
 namespace cuda_detail {
 

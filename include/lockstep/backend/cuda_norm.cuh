@@ -188,13 +188,12 @@ class squared_norm<Backend> {
     device.stream().synchronize();
   }
 
-  void run(cuda::stream_ref stream, plan::range buckets, double* sum, norm_pace pace = norm_pace::alone) const {
+  void run(cuda::stream_ref stream, plan::range buckets, double* sum) const {
     std::size_t const first = first_of(buckets.first);
     if (std::size_t const last = first_of(buckets.end()); first < last) {
       constexpr unsigned warps = cuda_detail::norm_threads / 32;
       auto const count = static_cast<unsigned>(last - first);
-      unsigned const most = pace == norm_pace::beside ? cuda_detail::norm_blocks_beside : multiprocessors_;
-      unsigned const blocks = (std::min)((count + warps - 1) / warps, most);
+      unsigned const blocks = (std::min)((count + warps - 1) / warps, multiprocessors_);
       cuda_detail::add_squares<><<<blocks, cuda_detail::norm_threads, 0, stream.get()>>>(
           chunks_.template as<cuda_detail::norm_chunk>() + first, count, found_.template as<double>(),
           arrived_.template as<unsigned>(), sum);

@@ -22,7 +22,7 @@ class squared_norm<host> {
   squared_norm(squared_norm const&) = delete;  // tasks know its address
   squared_norm& operator=(squared_norm const&) = delete;
 
-  void run(host::stream_ref stream, plan::range buckets, double* sum, norm_pace = norm_pace::alone) const {
+  void run(host::stream_ref stream, plan::range buckets, double* sum) const {
     stream.enqueue([=, this] {
       for (gradient_stretch const& s : stretches_) {
         if (s.bucket >= buckets.first && s.bucket < buckets.end()) {

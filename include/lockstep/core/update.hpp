@@ -125,15 +125,9 @@ struct gradient_stretch {
   std::size_t bucket = 0;
 };
 
-/// What else the device does meanwhile.
-enum class norm_pace : std::uint8_t {
-  alone,   ///< nothing: what is measured takes the whole device
-  beside,  ///< the model's work: what is measured leaves it most of the device
-};
-
 /// Adds up squares of gradients. Specialised by each backend, with
 /// - `squared_norm(typename Backend::device&, std::vector<gradient_stretch>)`, of any types that gradients may have, and
-/// - `run(stream, plan::range buckets, double* sum, norm_pace)`, which adds the squares of all elements in these buckets to
+/// - `run(stream, plan::range buckets, double* sum)`, which adds the squares of all elements in these buckets to
 /// `*sum`, in
 ///   f64, in an order that depends on the list only. Infinities and what is not a number come out as such.
 /// `sum` is device memory; `run` may be recorded in a graph.
