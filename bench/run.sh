@@ -13,7 +13,8 @@ them beside PyTorch's, which must be installed; elsewhere, instructions of a ste
 root). bench/summary.py then merges what lies in bench/results/ into its table and docs/benchmarks.md.
 
   --only WORK,...  measures only these. On GPUs: simplenet-64, mlp4096-1024, mlp4096-8192, mlp4096-8192-tf32,
-                   mlp4096-8192-f32, mlp4096-8192-pinned, all-reduce. Anywhere: instructions, compile-time
+                   mlp4096-8192-f32, mlp4096-8192-pinned, all-reduce, mnist-accuracy. Anywhere: instructions,
+                   compile-time
   --out DIR        where results go; bench/results/ without it
   --commit ID      what is measured, where that can't be asked of git
   --skip-peers     measures ours alone
@@ -53,14 +54,14 @@ mkdir -p "$out"
 commit=${commit:-$(git describe --always --dirty 2>/dev/null || echo unknown)}
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)
 
-on_gpus='simplenet-64 mlp4096-1024 mlp4096-8192 mlp4096-8192-tf32 mlp4096-8192-f32 mlp4096-8192-pinned'
+on_gpus='simplenet-64 mlp4096-1024 mlp4096-8192 mlp4096-8192-tf32 mlp4096-8192-f32 mlp4096-8192-pinned mnist-accuracy'
 if [[ $gpus -gt 1 ]]; then
   on_gpus+=' all-reduce'
 fi
 if [[ -z $only ]]; then
   only=$([[ $gpus -gt 0 ]] && echo "${on_gpus// /,}" || echo instructions,compile-time)
 fi
-works=() instructions=no compile_time=no
+works=() instructions=no compile_time=no accuracy=no
 for work in ${only//,/ }; do
   case " instructions compile-time $on_gpus " in
     *" $work "*) ;;
@@ -69,10 +70,12 @@ for work in ${only//,/ }; do
   case $work in
     instructions) instructions=yes ;;
     compile-time) compile_time=yes ;;
+    mnist-accuracy) accuracy=yes ;;
     *) works+=("$work") ;;
   esac
 done
 [[ $gpus -gt 0 || ${#works[@]} -eq 0 ]] || wrong_use "${works[0]} needs a GPU, and none is there"
+[[ $gpus -gt 0 || $accuracy == no ]] || wrong_use "mnist-accuracy needs a GPU, and none is there"
 
 if [[ $instructions == yes ]]; then
   install_missing bench
@@ -84,9 +87,16 @@ if [[ $compile_time == yes ]]; then
   install_missing
   python3 bench/compile_time.py --commit "$commit" --out "$out/compile_time.json"
 fi
-if [[ ${#works[@]} -gt 0 ]]; then
+if [[ ${#works[@]} -gt 0 || $accuracy == yes ]]; then
   install_missing
-  configure build-bench-cuda -Dbench=enabled -Dtests=disabled -Dexamples=disabled -Dcuda=enabled -Dgpu_arch=native >&2
+  configure build-bench-cuda -Dbench=enabled -Dtests=disabled -Dexamples=enabled -Dcuda=enabled -Dgpu_arch=native >&2
+fi
+if [[ $accuracy == yes ]]; then
+  echo "== mnist-accuracy"
+  ninja -C build-bench-cuda examples/digits_cuda >&2
+  python3 bench/accuracy.py build-bench-cuda/examples/digits_cuda --commit "$commit" --out "$out/mnist-accuracy.json"
+fi
+if [[ ${#works[@]} -gt 0 ]]; then
   targets=()
   for work in "${works[@]}"; do
     case $work in

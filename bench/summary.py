@@ -143,6 +143,18 @@ def all_reduce_rows(document):
     return rows
 
 
+def accuracy_rows(document):
+    """Of bench/accuracy.py: the mean test accuracy of each precision beside that of f32. The ratio is theirs to ours."""
+    lines = {line["precision"]: line for line in document["lines"]}
+    rows = []
+    for precision, line in lines.items():
+        if precision != "f32" and "f32" in lines:
+            quantity = f"test accuracy in {precision}, {len(line['accuracies'])} seeds"
+            means = [100 * one["mean"] for one in (line, lines["f32"])]
+            rows.append(row(document, document["work"], "single_device", 1, quantity, "%", *means, "ours in f32"))
+    return rows
+
+
 def size_of(count):
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
@@ -186,7 +198,12 @@ def rows_of(document):
         return instruction_rows(document)
     if "processor_time" in document:
         return compile_rows(document)
-    kinds = {"training step": step_rows, "all-reduce": all_reduce_rows, "elementwise update on one GPU": update_rows}
+    kinds = {
+        "training step": step_rows,
+        "all-reduce": all_reduce_rows,
+        "elementwise update on one GPU": update_rows,
+        "accuracy": accuracy_rows,
+    }
     return kinds[document["benchmark"]](document)
 
 
@@ -195,7 +212,7 @@ def rows_of(document):
 
 def merged(documents):
     """All rows, in the order of works; of rows about the same, the last measured."""
-    order = [*WORKS, "update-134M", "all-reduce"]
+    order = [*WORKS, "update-134M", "all-reduce", "mnist-accuracy"]
     last = {}
     documents = list(documents)
     for document in sorted(documents, key=lambda one: one.get("date", "")):

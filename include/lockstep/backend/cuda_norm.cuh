@@ -157,9 +157,9 @@ __global__ void __launch_bounds__(norm_threads, 1)
 
 }  // namespace cuda_detail
 
-/// One launch for any range of buckets. Reads every gradient once. Requires: the device is current in every call; calls of
-/// `run` are enqueued one behind the other. Synchronizes, at construction: the host waits until the list of chunks is on the
-/// device.
+/// One launch for any range of buckets: on a part of the device, but for a range that holds the last bucket, behind which the
+/// model has ended. Reads every gradient once. Requires: the device is current in every call; calls of `run` are enqueued one
+/// behind the other. Synchronizes, at construction: the host waits until the list of chunks is on the device.
 template <std::derived_from<cuda> Backend>
 class squared_norm<Backend> {
  public:
@@ -193,7 +193,10 @@ class squared_norm<Backend> {
     if (std::size_t const last = first_of(buckets.end()); first < last) {
       constexpr unsigned warps = cuda_detail::norm_threads / 32;
       auto const count = static_cast<unsigned>(last - first);
-      unsigned const blocks = (std::min)((count + warps - 1) / warps, multiprocessors_);
+      // While the model works, a third of the device: multiprocessors that measure don't multiply, and so many read fast
+      // enough.
+      unsigned const most = last == firsts_.back() ? multiprocessors_ : (multiprocessors_ + 2) / 3;
+      unsigned const blocks = (std::min)((count + warps - 1) / warps, most);
       cuda_detail::add_squares<><<<blocks, cuda_detail::norm_threads, 0, stream.get()>>>(
           chunks_.template as<cuda_detail::norm_chunk>() + first, count, found_.template as<double>(),
           arrived_.template as<unsigned>(), sum);
