@@ -65,6 +65,7 @@
 #include <lockstep/policy/sharded_optimizer.hpp>
 #include <lockstep/policy/single_device.hpp>
 #include <lockstep/replica.hpp>
+#include <lockstep/step_calls.hpp>
 #include <lockstep/step_totals.hpp>
 #include <lockstep/trainer.hpp>
 #include <lockstep/version.hpp>

@@ -23,7 +23,8 @@ MAY_INCLUDE = {
     "optimizer_state.hpp": {"core", "plan", "concepts.hpp"},
     "mark_check.hpp": {"core"},
     "bucket_layout.hpp": ABOVE_COMM,
-    "step_totals.hpp": {"core", "concepts.hpp", "optim"},
+    "step_calls.hpp": {"core", "optim"},
+    "step_totals.hpp": {"core", "concepts.hpp", "optim", "step_calls.hpp"},
     "bucket_pipeline.hpp": ABOVE_COMM | {"bucket_layout.hpp", "optimizer_state.hpp", "step_totals.hpp"},
     "replica.hpp": ABOVE_COMM
     | {
