@@ -20,19 +20,20 @@
 namespace {
 
 /// The kernel of a shared update, before any other waits for a peer.
+template <class Optimizer>
 void load_shared_update() {
-  using update_type = lockstep::elementwise_update<support::one_gpu, lockstep::sgd>;
+  using update_type = lockstep::elementwise_update<support::one_gpu, Optimizer>;
   support::one_gpu::device device;
   auto const stream = device.stream();
   auto const memory = device.allocate(4096, lockstep::memory_use::other);
   support::one_gpu::zero(stream, memory.data(), memory.bytes());
-  update_type::segment segment;
+  typename update_type::segment segment;
   segment.value = memory.data();
   segment.gradient = memory.as<float>() + 16;
   segment.slots[0] = memory.as<float>() + 48;
   segment.count = 1;
   update_type update{device, {segment}};
-  lockstep::sgd const optimizer{};
+  Optimizer const optimizer{};
   lockstep::peer_parameter const own{segment.gradient, segment.value};
   update.set(stream, std::span{&optimizer, 1});
   update.prepare(stream, memory.as<std::uint64_t>() + 64);
@@ -48,7 +49,8 @@ struct lockstep::communicator_for<lockstep::direct, support::one_gpu> {
   using type = basic_direct_communicator<support::one_gpu>;
   [[nodiscard]] static std::vector<type> create(std::span<device_id const> devices, cuda::options const& options) {
     // What loads kernels of the library, and settles the pools.
-    static_cast<void>(support::loads<load_shared_update>);
+    static_cast<void>(support::loads<load_shared_update<lockstep::sgd>> &&
+                      support::loads<load_shared_update<ruled_cases::scheduled_sgd>>);
     static_cast<void>(communicator_for<support::shared_gpu, support::one_gpu>::create(devices, options));
     return type::create(devices, options, {.words_blocks = 4, .lines_blocks = 4, .bulk_blocks = 4, .max_blocks = 4});
   }

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -34,12 +35,14 @@ template <std::size_t Graphs>
 void train_alone(std::uint64_t seed) {
   train<lockstep::cuda, Graphs, single_device, weighed_rows, ruled_cases::measured>(seed, 1, "measured");
   train<lockstep::cuda, Graphs, single_device, rows, ruled_cases::counting>(seed, 1, "counting");
+  train<lockstep::cuda, Graphs, single_device, rows, ruled_cases::weighing>(seed, 1, "weighing");
   train<lockstep::cuda, Graphs, single_device, rows, ruled_cases::voting>(seed, 1, "voting");
 }
 
 template <std::size_t Graphs>
 void train_together(std::uint64_t seed, int ranks) {
   train<one_gpu, Graphs, all_reduce, weighed_rows, ruled_cases::measured>(seed, ranks, "all_reduce, measured");
+  train<one_gpu, Graphs, all_reduce, rows, ruled_cases::weighing>(seed, ranks, "all_reduce, weighing");
   train<one_gpu, Graphs, all_reduce, rows, ruled_cases::voting>(seed, ranks, "all_reduce, voting");
   train<one_gpu, Graphs, gather, rows, ruled_cases::counting>(seed, ranks, "gather, counting");
   train<one_gpu, Graphs, gather, rows, ruled_cases::reporting>(seed, ranks, "gather, reporting");

@@ -76,11 +76,13 @@ class bucket_pipeline {
 
   /// A step begins: `nominal` samples were announced for all ranks, and for this one what `totals` are told.
   void open(double nominal, std::size_t samples, bool brings_weight, updates when) {
+    using known_weight = typename step_totals<Backend>::known_weight;
     reduced_ = 0;
     when_ = when;
     brings_weight_ = brings_weight;
     follow(aside(), model_, opened_);
-    totals_.open(aside(), nominal, samples, brings_weight);
+    known_weight const known = early() ? known_weight::total : known_weight::rank;
+    totals_.open(aside(), nominal, samples, brings_weight ? known : known_weight::none);
     if constexpr (elementwise_optimizer<Optimizer>) {
       state_.prepare(aside(), totals_.applied());
     }

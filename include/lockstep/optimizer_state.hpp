@@ -21,7 +21,7 @@ namespace lockstep {
 
 /// Throws what the `validate` of an optimizer throws, where it has one: hyperparameters out of range.
 template <class Optimizer>
-void validate(std::vector<Optimizer> const& optimizers) {
+void validate(std::span<Optimizer const> optimizers) {
   for (Optimizer const& optimizer : optimizers) {
     if constexpr (requires { optimizer.validate(); }) {
       optimizer.validate();
@@ -36,7 +36,7 @@ class optimizer_groups {
   /// Throws usage_error: no optimizer, a parameter whose group has none, hyperparameters that `validate` refuses.
   optimizer_groups(parameter_list const& parameters, std::vector<Optimizer> optimizers) : optimizers_(std::move(optimizers)) {
     expects(!optimizers_.empty(), "give one optimizer, or one for each parameter group");
-    validate(optimizers_);
+    validate(std::span<Optimizer const>{optimizers_});
     for (parameter const& p : parameters.listings()) {
       if (optimizers_.size() > 1 && p.trainable() && p.group >= optimizers_.size()) {
         refuse(std::string("parameter '") + p.name + "' is in group " + std::to_string(p.group) + ", but there are only " +

@@ -108,7 +108,8 @@ class replica_body {
     });
     return graph;
   }
-  /// Runs a recorded step. Every rank replays the same, or none does.
+  /// Runs a recorded step. Every rank replays the same, or none does. Requires: `info` is that of the recording, but for the
+  /// values of weights.
   template <class Graph>
   step_result replay(Graph const& graph, step_info info) {
     start(info);
@@ -267,25 +268,36 @@ class replica_body {
     expects(info.updates == updates::held || info.total_samples != 0,
             "begin: buckets can be updated as they are reduced only where total_samples is given");
     wait_for_room();
-    rules_.validate();
-    expects(rules_.max_norm.has_value() == ruled_.max_norm.has_value() &&
-                rules_.loss_scale.has_value() == ruled_.loss_scale.has_value(),
-            "rules: which of them there are is fixed when the replica is built");
-    expects(!info.weight || (*info.weight >= 0 && std::isfinite(*info.weight)), "begin: weight must not be negative");
-    expects(!info.weight || info.total_weight || info.updates == updates::held,
-            "begin: buckets can be updated as they are reduced only where the weight of all ranks is given");
+    if (alone()) {
+      check_begin(info);
+    } else {
+      attempt("beginning a step", [&] { check_begin(info); });  // the others may have begun
+    }
     ++steps_;
     attempt("preparing", [&] {
       if constexpr (elementwise_optimizer<Optimizer>) {
         state_->set(stream_);
       }
-      if (rules_.any()) {
+      if (ruled_.any()) {
         totals_->set_rules(stream_, rules_);
       }
       if (info.weight) {
         totals_->set_weight(stream_, *info.weight, info.total_weight.value_or(0), static_cast<double>(info.total_samples));
       }
     });
+  }
+
+  /// Throws usage_error for what this rank alone may have got wrong.
+  void check_begin(step_info const& info) const {
+    validate(std::as_const(*state_).optimizers());
+    rules_.validate();
+    expects(rules_.same_kinds(ruled_), "rules: which of them there are is fixed when the replica is built");
+    expects(!info.weight || !promises_.counts_weight, "begin: a weight is given, and the model counts it itself");
+    for (std::optional<double> const& weight : {info.weight, info.total_weight}) {
+      expects(!weight || (*weight >= 0 && std::isfinite(*weight)), "begin: a weight is finite, and not negative");
+    }
+    expects(!info.weight || info.total_weight || info.updates == updates::held,
+            "begin: buckets can be updated as they are reduced only where the weight of all ranks is given");
   }
 
   /// What the host does once a step is enqueued.
@@ -413,14 +425,21 @@ class replica_body {
            std::to_string(t.stage_below_bytes) + ", " + std::to_string(state_->optimizers().size()) +
            " optimizers, reports_unused " + yes(promises_.reports_unused) + ", counts_uses " + yes(promises_.counts_uses) +
            ", counts_weight " + yes(promises_.counts_weight) + ", votes " + yes(promises_.votes) + ", communicates " +
-           yes(promises_.communicates) + ", " + std::to_string(count_of(promises_.metrics)) + " metrics, " + to_string(rules_);
+           yes(promises_.communicates) + ", metrics" + named(promises_.metrics) + ", " + to_string(rules_);
+  }
+  [[nodiscard]] static std::string named(metric_names const& metrics) {
+    std::string text;
+    for (std::size_t m = 0; m < count_of(metrics); ++m) {
+      text += std::string(" '") + metrics[m] + "'";
+    }
+    return text;
   }
   [[nodiscard]] static char const* yes(bool holds) noexcept { return holds ? "yes" : "no"; }
 
   /// Before the first update: what this rank will update, with optimizer state for just that.
   void own() {
     state_->own(layout_->owned([&](std::size_t count) { return Policy::owned(count, rank(), size()); }), stream_);
-    if (rules_.any()) {
+    if (ruled_.any()) {
       plan::owned_stretches const mine = layout_->owned([&](std::size_t count) { return measured_part(count); });
       std::vector<gradient_stretch> stretches;
       for (std::size_t i = 0; i < mine.stretches.size(); ++i) {
@@ -483,7 +502,7 @@ class replica_body {
 
   /// Whether no parameter may be updated before all gradients, votes and uses are known.
   [[nodiscard]] bool needs_all_gradients() const noexcept {
-    return rules_.any() || promises_.reports_unused || promises_.counts_uses || promises_.votes;
+    return ruled_.any() || promises_.reports_unused || totals_->cells_decide();
   }
 
   /// A weight as kernels take it, times the loss scale.
@@ -499,7 +518,8 @@ class replica_body {
 
   /// The first micro-batch of a size may load kernels.
   void hold_unless_known(std::size_t samples) {
-    if (Backend::asynchronous && !alone() && samples != 0 && !knows(samples)) {
+    loads_ = Backend::asynchronous && !alone() && !knows(samples);
+    if (loads_) {
       known_sizes_.insert(std::lower_bound(known_sizes_.begin(), known_sizes_.end(), samples), samples);
       holds_ = true;
     }
@@ -534,7 +554,7 @@ class replica_body {
 
   void ready(std::size_t first, std::size_t count) {
     expect_listed("gradient_ready", first, count);
-    if (alone() && !marks_ && !promises_.reports_unused && !rules_.any()) {
+    if (alone() && !marks_ && !promises_.reports_unused && !ruled_.any()) {
       return;  // nothing waits for it
     }
     for (std::size_t listing = first; listing < first + count; ++listing) {
@@ -577,7 +597,12 @@ class replica_body {
   /// What the model adds up over the ranks within a step. Nothing else travels then: its gradients wait for the end of
   /// backward.
   void all_reduce(typed_span data) {
-    attempt("adding up over the ranks within train", [&] { communicator_.all_reduce(data, reduction::sum, stream_); });
+    attempt("adding up over the ranks within train", [&] {
+      communicator_.all_reduce(data, reduction::sum, stream_);
+      if (loads_) {
+        communicator_.wait(stream_);  // what the model loads next must not meet a rank that waits
+      }
+    });
   }
 
   /// The first step sends nothing before backward has ended, and records in which order gradients became ready.
@@ -595,7 +620,7 @@ class replica_body {
   /// Sends off the buckets that are complete. The first step of a size loads kernels, perhaps, which must not happen while
   /// another rank waits for this one: it reduces after backward. So do models that may make the host wait.
   void launch_ready() {
-    if ((!alone() || rules_.any()) && !recording() && !marks_ && !holds_) {
+    if ((!alone() || ruled_.any()) && !recording() && !marks_ && !holds_) {
       [[maybe_unused]] auto const current = activate(device_);
       pipeline_->reduce_until(layout_->readiness().launchable());
     }
@@ -620,6 +645,7 @@ class replica_body {
   double nominal_ = 1;
   bool accumulated_ = false;  // gradients hold something of this step
   bool holds_ = false;        // nothing is reduced before backward has ended
+  bool loads_ = false;        // the micro-batch that runs is the first of its size
   bool open_ = false;
   bool failed_ = false;
   bool asked_step_ = false;  // the model's work depends on the number of the step
@@ -739,7 +765,8 @@ class [[nodiscard]] replica_body<Policy, Optimizer, Backend>::step {
   }
 
   /// Votes to leave this step out, whatever was trained of it, and ends it: no rank updates. The others need not know; each
-  /// ends the step with `finish` as ever. Instead of `finish`, before `reduce`.
+  /// ends the step with `finish` as ever. Instead of `finish`, before `reduce`; of a model that communicates, after as many
+  /// micro-batches as the others run.
   step_result skip() {
     expects(phase_ == phase::backward, "skip comes before reduce");
     expects(info_.updates == updates::held || owner_.needs_all_gradients(),

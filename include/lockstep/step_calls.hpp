@@ -38,6 +38,8 @@ struct step_counters {
   loss_scale_state scale;
   /// What this rank's samples count for in the step that follows, where that is not their number.
   double weight = 0;
+  /// The same of all ranks, where it is known.
+  double total_weight = 0;
 };
 
 /// What is enqueued for a step's totals: one call each, on one thread of the device.
@@ -89,16 +91,18 @@ struct set_rules {
 struct set_weight {
   step_counters* counters;
   double weight;
+  double total;
   step_decision announced;
 
   LOCKSTEP_HOST_DEVICE void operator()() const {
     counters->weight = weight;
+    counters->total_weight = total;
     counters->announced = announced;
   }
 };
 
-/// Where the weight of a rank's samples is known from.
-enum class weighing : std::uint8_t { samples, batch, model };
+/// Where the weight of a rank's samples is known from. `batch_and_total`: updates rely on that of all ranks too.
+enum class weighing : std::uint8_t { samples, batch, batch_and_total, model };
 
 /// A step begins: this rank's part of the sums, and the `count` numbers behind them. The cells are zero already.
 struct open {
@@ -110,13 +114,14 @@ struct open {
   double samples;
 
   LOCKSTEP_HOST_DEVICE void operator()() const {
-    double const weight = from == weighing::samples ? samples : from == weighing::batch ? counters->weight : 0;
+    double const weight = from == weighing::samples ? samples : from == weighing::model ? 0 : counters->weight;
     *sums = {.weight = weight,
              .nominal = nominal,
              .nominal_squares = nominal * nominal,
              .ranks = 1,
              .scale = counters->rules.scales ? static_cast<double>(counters->scale.scale) : 1.0,
-             .max_norm = counters->rules.max_norm};
+             .max_norm = counters->rules.max_norm,
+             .promised = from == weighing::batch_and_total ? counters->total_weight : 0};
     auto* const numbers = reinterpret_cast<double*>(sums + 1);
     for (std::uint32_t i = 0; i < count; ++i) {
       numbers[i] = 0;
@@ -213,7 +218,7 @@ struct close {
     if (!sums->skipped()) {
       ++counters->applied;
     }
-    if (counters->rules.scales && sums->votes == 0 && sums->weight > 0 && !sums->differ()) {
+    if (counters->rules.scales && sums->votes == 0 && sums->counts() && !sums->differ()) {
       counters->scale = counters->rules.scaling.next(counters->scale,
                                                      sums->overflowed() ? gradient_range::overflowed : gradient_range::finite);
     }

@@ -79,17 +79,26 @@ class step_totals {
       total_weight_ = total;
       nominal_ = nominal;
       step_sums const all{.weight = total, .nominal = nominal, .nominal_squares = nominal * nominal, .ranks = 1, .scale = 1};
-      Backend::invoke(stream, totals_detail::set_weight{counters(), weight, all.decision()});
+      Backend::invoke(stream, totals_detail::set_weight{counters(), weight, total, all.decision()});
     }
   }
   /// In device memory: what is known of the decision before anything is reduced. Behind `set_weight`.
   [[nodiscard]] step_decision const* announced() const noexcept { return &counters()->announced; }
 
-  /// `nominal` samples were announced for all ranks, `samples` of them for this one. They count as `set_weight` was told last
-  /// where the step `brings_weight`, as the model says where it promises that, and else as one each.
-  void open(stream_ref stream, double nominal, std::size_t samples, bool brings_weight) {
+  /// What a step knows of the weight of its samples before it is taken.
+  enum class known_weight : std::uint8_t {
+    none,   ///< they count one each, or as the model says where it promises that
+    rank,   ///< this rank's, as `set_weight` was told
+    total,  ///< all ranks' too, and updates rely on it
+  };
+
+  /// `nominal` samples were announced for all ranks, `samples` of them for this one.
+  void open(stream_ref stream, double nominal, std::size_t samples, known_weight weight) {
     using totals_detail::weighing;
-    weighing const from = brings_weight ? weighing::batch : promises_.counts_weight ? weighing::model : weighing::samples;
+    weighing const from = weight == known_weight::total  ? weighing::batch_and_total
+                          : weight == known_weight::rank ? weighing::batch
+                          : promises_.counts_weight      ? weighing::model
+                                                         : weighing::samples;
     Backend::invoke(stream, totals_detail::open{sums(), counters(), static_cast<std::uint32_t>(behind_sums()), from, nominal,
                                                 static_cast<double>(samples)});
     std::fill(uses_.begin(), uses_.end(), 0.0);
@@ -229,7 +238,7 @@ class step_totals {
     clear const start{sums(), counters(), model_cells()};
     Backend::invoke(stream, start);
     Backend::invoke(stream, totals_detail::set_rules{counters(), {}});
-    Backend::invoke(stream, totals_detail::set_weight{counters(), 0, {}});
+    Backend::invoke(stream, totals_detail::set_weight{counters(), 0, 0, {}});
     Backend::invoke(stream, totals_detail::open{sums(), counters(), 0, weighing::samples, 1, 1});
     Backend::invoke(stream, totals_detail::start_clock{time});
     Backend::invoke(stream, totals_detail::stop_clock{time, time});

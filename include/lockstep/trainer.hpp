@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -44,10 +45,10 @@ class trainer_body {
   /// are built in place and never moved. Values become rank 0's on every rank. `optimizers` holds one for all parameters, or
   /// one a parameter group; `rules` hold for all gradients together. Throws usage_error for what is wrong with devices,
   /// parameters or optimizers, and what the factory throws; no thread is left.
-  template <class Factory>
-  trainer_body(devices const& chosen, Factory&& factory, std::vector<Optimizer> optimizers, gradient_rules const& rules,
+  template <class Factory, std::same_as<gradient_rules> Rules>
+  trainer_body(devices const& chosen, Factory&& factory, std::vector<Optimizer> optimizers, Rules const& rules,
                options_type const& options = {})
-      : options_(options), optimizers_(std::move(optimizers)), rules_(rules), captured_(graphs_of(options)) {
+      : options_(options), optimizers_(std::move(optimizers)), rules_(rules), ruled_(rules), captured_(graphs_of(options)) {
     rules_.validate();
     std::vector<device_id> const ids = chosen.resolve(backend_type::device_count());
     auto communicators = communicator_for<typename Policy::transport, backend_type>::create(ids, options);
@@ -75,8 +76,8 @@ class trainer_body {
       throw;
     }
   }
-  template <class Factory>
-  trainer_body(devices const& chosen, Factory&& factory, Optimizer optimizer, gradient_rules const& rules,
+  template <class Factory, std::same_as<gradient_rules> Rules>  // named, so that `{}` are options
+  trainer_body(devices const& chosen, Factory&& factory, Optimizer optimizer, Rules const& rules,
                options_type const& options = {})
       : trainer_body(chosen, std::forward<Factory>(factory), std::vector<Optimizer>{std::move(optimizer)}, rules, options) {}
   template <class Factory>
@@ -267,6 +268,7 @@ class trainer_body {
     std::vector<typename graph_of<backend_type>::type> graphs;  // by place in captured_; they end before the communicator
     std::optional<batch_type> shard;                            // of the step that runs
     std::size_t pieces = 0;                                     // that it is cut into
+    double weight = 0;                                          // of its samples, where batches bring it
     step_result result;
     std::uint64_t steps = 0;
     bool stuck = false;  // its thread never came back
@@ -351,10 +353,14 @@ class trainer_body {
     expects(options.micro_batches > 0, "step: give at least one micro-batch");
     expects_healthy();
     rules_.validate();
+    expects(rules_.same_kinds(ruled_), "rules: which of them there are is fixed when the trainer is built");
     if constexpr (elementwise_optimizer<Optimizer>) {
-      validate(optimizers_);
+      validate(std::span<Optimizer const>{optimizers_});
     }
     for (auto const& rank : ranks_) {
+      if constexpr (!elementwise_optimizer<Optimizer>) {
+        validate(std::span<Optimizer const>{rank->replica->optimizers()});
+      }
       rank->replica->parameters().expect_unchanged(rank->model->value.parameters());
       rank->replica->rules() = rules_;
       if constexpr (elementwise_optimizer<Optimizer>) {
@@ -445,8 +451,11 @@ class trainer_body {
   step_result take_step(std::size_t samples, step_options options) {
     totals total{samples, 0};
     if constexpr (weighted_batch<batch_type>) {
-      for (auto const& rank : ranks_) {
-        total.weight += lockstep::batch_weight(*rank->shard);
+      expects(!promises_of<Model>().counts_weight, "step: the batch brings its weight, and the model counts it itself");
+      for (auto const& rank : ranks_) {  // while shards lie where the caller has them
+        rank->weight = lockstep::batch_weight(*rank->shard);
+        expects(rank->weight >= 0 && std::isfinite(rank->weight), "step: batch_weight is finite, and not negative");
+        total.weight += rank->weight;
       }
     }
     if constexpr (backend_type::asynchronous) {
@@ -480,7 +489,7 @@ class trainer_body {
     step_info info{
         .samples = lockstep::sample_count(*self.shard), .total_samples = total.samples, .updates = updates::as_reduced};
     if constexpr (weighted_batch<batch_type>) {
-      info.weight = lockstep::batch_weight(*self.shard);
+      info.weight = self.weight;
       info.total_weight = total.weight;
     }
     return info;
@@ -612,6 +621,7 @@ class trainer_body {
   options_type options_;
   std::vector<Optimizer> optimizers_;
   gradient_rules rules_;
+  gradient_rules ruled_;  // at construction
   captured_steps<batch_type> captured_;
   std::optional<std::string> failure_;
 };

@@ -62,9 +62,13 @@ TEST_CASE("docs/schedules.md: rules, and what counts") {
   }
   trainer.rules().max_norm = 1;  // holds for the next step
 
+  float const before = trainer.model().a;
+  std::vector<float> const far(5, 1000);
+  CHECK(trainer.step({x, far}).gradient_norm() > 1);
+  CHECK(trainer.model().a - before == doctest::Approx(0.05F));  // a norm of 1
   std::string const printed = log.str();
   CHECK(printed.substr(0, 36) == "loss 63, norm 42, close: 0 of 3\nloss");  // (9 + 144 + 225) / 2 / 3; (3 + 48 + 75) / 3
   CHECK(printed.find("close: 1 of 3\n") != std::string::npos);
   CHECK(printed.find("skipped") == std::string::npos);
-  CHECK(trainer.model().a == doctest::Approx(3).epsilon(1e-3));
+  CHECK(before == doctest::Approx(3).epsilon(1e-3));
 }

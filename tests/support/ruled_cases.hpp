@@ -138,16 +138,14 @@ void check_step(Trainer& trainer, lockstep::step_result const& result, ruled_ref
   CHECK(result.overflowed() == expected.overflowed);
   CHECK(result.loss_scale() == expected.scale);
   CHECK(result.applied_steps() == expected.applied);
-  if (!expected.voted) {
-    CHECK(result.weight() == doctest::Approx(expected.weight));
-    if (lockstep::count_of(truth.promises.metrics) != 0) {
-      CHECK(result.metric("positive") == doctest::Approx(expected.positive));
-      CHECK(result.metric("seen") == expected.seen);
-    }
-    if (!expected.overflowed) {
-      CHECK(std::abs(result.loss() - expected.loss) <= tolerance * (1 + expected.loss));
-      CHECK(std::abs(result.gradient_norm() - expected.norm) <= tolerance * (1 + expected.norm));
-    }
+  CHECK(result.weight() == doctest::Approx(expected.weight));
+  if (lockstep::count_of(truth.promises.metrics) != 0) {
+    CHECK(result.metric("positive") == doctest::Approx(expected.positive));
+    CHECK(result.metric("seen") == expected.seen);
+  }
+  if (!expected.overflowed) {
+    CHECK(std::abs(result.loss() - expected.loss) <= tolerance * (1 + expected.loss));
+    CHECK(std::abs(result.gradient_norm() - expected.norm) <= tolerance * (1 + expected.norm));
   }
   trainer.synchronize();
   auto const root = values_of<Setup>(trainer, 0);
@@ -166,8 +164,10 @@ void check_step(Trainer& trainer, lockstep::step_result const& result, ruled_ref
   CHECK(worst < tolerance);
 }
 
+using scheduled_sgd = lockstep::scheduled<lockstep::sgd, lockstep::step_decay>;
+
 /// One random model, with random rules, for a dozen steps.
-template <class Setup, class Policy, class Batch, lockstep::model_promises Promises>
+template <class Setup, class Policy, class Batch, lockstep::model_promises Promises, class Optimizer = scheduled_sgd>
 void train_case(std::uint64_t seed, int ranks) {
   using backend = typename Setup::backend;
   using model = ruled_model<backend, Batch, Promises>;
@@ -184,12 +184,12 @@ void train_case(std::uint64_t seed, int ranks) {
   CAPTURE(rules.max_norm.value_or(0));
   CAPTURE(rules.loss_scale.has_value());
   std::size_t const width = 2 + random.whole(1, 6);
-  lockstep::trainer<model, lockstep::sgd, Policy> trainer{
+  lockstep::trainer<model, Optimizer, Policy> trainer{
       lockstep::devices::first(ranks),
       [&](auto& device) {
         return model{device, counts, narrow ? lockstep::element_type::f16 : lockstep::element_type::f32, marks};
       },
-      lockstep::sgd{.learning_rate = 0.125F, .momentum = 0.5F}, rules, Setup::options()};
+      Optimizer{{.learning_rate = 0.125F, .momentum = 0.5F}, ruled_reference::schedule}, rules, Setup::options()};
   ruled_reference truth{counts, rules, Promises, weighs};
 
   constexpr std::size_t most_rows = 60;
@@ -207,7 +207,9 @@ void train_case(std::uint64_t seed, int ranks) {
   for (std::size_t k = 0; k < 12; ++k) {
     CAPTURE(k);
     if (k == 6) {
-      trainer.optimizer().learning_rate = 0.0625F;
+      for (int r = 0; r < ranks; ++r) {
+        trainer.optimizer(0, rank_id{r}).learning_rate = 0.0625F;
+      }
       rate = 0.0625;
       if (rules.max_norm) {
         truth.rules.max_norm = trainer.rules().max_norm = 0.25F;
@@ -222,7 +224,7 @@ void train_case(std::uint64_t seed, int ranks) {
     now.memory.set(all);
     std::vector<Batch> const shards = now.memory.shards(now.sizes);
     auto const result = trainer.step_shards(std::span<Batch const>{shards}, {.micro_batches = now.micro_batches});
-    check_step<Setup>(trainer, result, truth.step(all, width, rate), truth, narrow ? 3e-2 : 1e-5);
+    check_step<Setup>(trainer, result, truth.step(all, width, rate, now.sizes), truth, narrow ? 3e-2 : 1e-5);
   }
 }
 
@@ -233,6 +235,7 @@ inline constexpr lockstep::metric_names metrics{positive, seen};
 inline constexpr lockstep::model_promises measured{.honours_accumulate = true, .metrics = metrics};
 inline constexpr lockstep::model_promises counting{.counts_weight = true, .votes = true, .metrics = metrics};
 inline constexpr lockstep::model_promises reporting{.reports_unused = true, .metrics = metrics};
+inline constexpr lockstep::model_promises weighing{.counts_weight = true};
 inline constexpr lockstep::model_promises voting{.honours_accumulate = true, .votes = true, .counts_uses = true};
 
 }  // namespace ruled_cases

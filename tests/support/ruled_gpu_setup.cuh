@@ -22,7 +22,7 @@ template <class Backend, std::size_t Graphs>
 struct ruled_gpu_setup {
   using backend = Backend;
   static std::shared_ptr<void> memory(int, std::size_t bytes) {
-    static_cast<void>(loads<load_ruled_call>);
+    static_cast<void>(loads<load_ruled_call> && loads<load_update<ruled_cases::scheduled_sgd>>);
     void* taken = nullptr;
     lockstep::check(cudaMalloc(&taken, bytes));
     return {taken, [](void* memory) { static_cast<void>(cudaFree(memory)); }};

@@ -213,7 +213,8 @@ class ruled_model {
   typename Backend::buffer gradients_;
 };
 
-/// What a step of a ruled_model comes to, in double precision, on one device with all samples at once: SGD with momentum 0.5.
+/// What a step of a ruled_model comes to, in double precision, on one device with all samples at once: SGD with momentum 0.5,
+/// whose rate is halved after every second update.
 struct ruled_reference {
   struct outcome {
     double loss = 0;
@@ -222,7 +223,7 @@ struct ruled_reference {
     double seen = 0;
     double norm = 0;
     double scale = 1;
-    bool voted = false;  // then the rank that voted counts nothing, and the rest of the outcome depends on which that was
+    bool voted = false;
     bool skipped = false;
     bool overflowed = false;
     std::uint64_t applied = 0;
@@ -243,11 +244,20 @@ struct ruled_reference {
     }
   }
 
-  outcome step(std::vector<float> const& all, std::size_t width, double rate) {
+  /// `sizes` says how many of the samples are whose: a rank that votes counts nothing.
+  outcome step(std::vector<float> const& all, std::size_t width, double rate, std::vector<std::size_t> const& sizes) {
     outcome now;
+    std::vector<bool> withdrawn;
+    for (std::size_t rank = 0, first = 0; rank < sizes.size(); first += sizes[rank++]) {
+      bool votes = false;
+      for (std::size_t s = first; s < first + sizes[rank]; ++s) {
+        votes = votes || (promises.votes && std::isnan(all[s * width]));
+      }
+      withdrawn.insert(withdrawn.end(), sizes[rank], votes);
+      now.voted = now.voted || votes;
+    }
     now.scale = rules.loss_scale ? static_cast<double>(scale_.scale) : 1.0;
     std::size_t const count = all.size() / width;
-    bool voted = false;
     std::vector<std::vector<double>> gradients;
     std::vector<bool> used(values.size(), false);
     for (auto const& of_parameter : values) {
@@ -257,13 +267,13 @@ struct ruled_reference {
       float const* const row = all.data() + s * width;
       bool const wanted = !std::isnan(row[0]);
       double const w = weighs_ ? static_cast<double>(row[0]) : 1.0;
-      voted = voted || (promises.votes && !wanted);
-      now.weight += promises.counts_weight && !wanted ? 0 : w;
+      bool const counts = !withdrawn[s];
+      now.weight += !counts || (promises.counts_weight && !wanted) ? 0 : w;
       if (!wanted) {
         continue;
       }
-      now.positive += w * (row[2] > 0 ? 1.0 : 0.0);
-      now.seen += 1;
+      now.positive += counts && row[2] > 0 ? w : 0;
+      now.seen += counts ? 1 : 0;
       for (std::size_t p = 0; p < values.size(); ++p) {
         if (((static_cast<unsigned>(row[1]) >> p) & 1U) == 0) {
           continue;
@@ -272,7 +282,7 @@ struct ruled_reference {
         for (std::size_t e = 0; e < values[p].size(); ++e) {
           double const error = values[p][e] - static_cast<double>(row[2 + (p + e) % (width - 2)]);
           gradients[p][e] += w * error;
-          now.loss += 0.5 * w * error * error;
+          now.loss += counts ? 0.5 * w * error * error : 0;
         }
       }
     }
@@ -284,9 +294,8 @@ struct ruled_reference {
     }
     bool const looked_at = rules.any();
     now.overflowed = looked_at && !std::isfinite(squares);
-    now.skipped = voted || !(now.weight > 0) || now.overflowed;
-    now.voted = voted;
-    if (rules.loss_scale && !voted && now.weight > 0) {
+    now.skipped = now.voted || !(now.weight > 0) || now.overflowed;
+    if (rules.loss_scale && !now.voted && now.weight > 0) {
       scale_ = rules.loss_scale->next(scale_,
                                       now.overflowed ? lockstep::gradient_range::overflowed : lockstep::gradient_range::finite);
     }
@@ -299,10 +308,11 @@ struct ruled_reference {
       double const bound = rules.max_norm ? static_cast<double>(*rules.max_norm) : HUGE_VAL;
       double const factor = now.norm > bound ? bound / now.norm : 1.0;
       bool const spares = promises.reports_unused || promises.counts_uses;
+      double const scheduled = rate * static_cast<double>(schedule(applied_));
       for (std::size_t p = 0; p < values.size(); ++p) {
         for (std::size_t e = 0; e < values[p].size() && (used[p] || !spares); ++e) {
           momentum[p][e] = 0.5 * momentum[p][e] + factor * gradients[p][e] / now.weight;
-          values[p][e] -= rate * momentum[p][e];
+          values[p][e] -= scheduled * momentum[p][e];
         }
       }
     }
@@ -310,6 +320,7 @@ struct ruled_reference {
     return now;
   }
 
+  static constexpr lockstep::step_decay schedule{.every = 2, .gamma = 0.5F};  // of applied steps
   lockstep::gradient_rules rules;
   lockstep::model_promises promises;
   std::vector<std::vector<double>> values;

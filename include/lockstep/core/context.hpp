@@ -66,10 +66,11 @@ class train_context {
   /// Where the model enqueues its work. On the host, work runs at once in the calling thread.
   [[nodiscard]] typename Backend::stream_ref stream() const noexcept { return arguments_.stream; }
 
-  /// The factor of each sample's loss and derivative: (loss scale) / (nominal samples of the step, all ranks and
-  /// micro-batches).
+  /// The factor of each sample's loss and derivative: (loss scale) / (samples that were announced for all ranks and
+  /// micro-batches; 1 where none were).
   [[nodiscard]] weight sample_weight() const noexcept { return arguments_.sample_weight; }
-  /// The factor for a model that takes the mean over its shard: sample_weight() times the samples of this call.
+  /// The factor for a model that takes the mean over its shard: sample_weight() times the samples of this call. Where samples
+  /// don't count alike, such a mean is to be multiplied by sample_weight() and what it was divided by instead.
   [[nodiscard]] weight shard_weight() const noexcept { return arguments_.shard_weight; }
   /// sample_weight() as a float on the host, for kernels that take one by value. Throws usage_error where a loss scale is in
   /// play, which lives on the device.
@@ -82,13 +83,13 @@ class train_context {
   /// Where the model adds the weighted loss of its shard: one f32, in the memory of the backend, zero when the call begins.
   [[nodiscard]] float* loss() const noexcept { return arguments_.loss; }
 
-  /// Where the model adds what its samples count for, like the loss: one f32. Throws usage_error unless it promises
-  /// `counts_weight`.
+  /// Where the model adds what its samples count for, like the loss: one f32, which counts exactly up to 2^24 a call. Throws
+  /// usage_error unless it promises `counts_weight`.
   [[nodiscard]] float* counted() const {
     expects(arguments_.counted != nullptr, "ctx.counted was called by a model that does not promise counts_weight");
     return arguments_.counted;
   }
-  /// Where the model adds up metric `index` of those that it promises, like the loss. Throws usage_error beyond them.
+  /// Where the model adds up metric `index` of those that it promises, like `counted`. Throws usage_error beyond them.
   [[nodiscard]] float* metric(std::size_t index) const {
     expects(index < arguments_.metric_count, "ctx.metric: the model promises no metric of this index");
     return arguments_.metrics + index;
@@ -186,7 +187,8 @@ class update_context {
 
   /// Where the optimizer enqueues its work.
   [[nodiscard]] typename Backend::stream_ref stream() const noexcept { return stream_; }
-  /// Multiply every gradient by this: (nominal weight) / (actual weight of the step * loss scale).
+  /// Multiply every gradient by this: (announced samples) / (what counted * loss scale), and, where the norm is bounded,
+  /// max_norm / norm.
   [[nodiscard]] weight gradient_factor() const noexcept { return gradient_factor_; }
   [[nodiscard]] update_info const& info() const noexcept { return info_; }
 

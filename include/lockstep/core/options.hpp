@@ -48,8 +48,8 @@ enum class updates : std::uint8_t {
   held,
   /// Each bucket as soon as its gradients are reduced, while backward goes on. Only where `total_samples` is given, no rank
   /// calls
-  /// `skip`, and nothing is done between `reduce` and `update`. A whole optimizer, and a model that reports unused parameters,
-  /// hold the update all the same.
+  /// `skip`, and nothing is done between `reduce` and `update`. What needs all gradients first holds the update all the same:
+  /// gradient_rules, a whole optimizer, a model that reports or counts uses, counts its weight, or votes.
   as_reduced,
 };
 
@@ -96,7 +96,8 @@ using metric_names = std::array<char const*, 8>;
 /// `static constexpr lockstep::model_promises promises{.honours_accumulate = true};`.
 struct model_promises {
   /// When `ctx.accumulate()` is false, `train` overwrites every gradient instead of adding to it, except those it reports
-  /// `unused`. Saves the pass that sets gradients to zero.
+  /// `unused`; where it `counts_uses`, all of them, with zero where a parameter took no part. Saves the pass that sets
+  /// gradients to zero.
   bool honours_accumulate = false;
   /// `train` calls `ctx.unused(i)` for parameters that take no part. A parameter that no rank used stays untouched.
   bool reports_unused = false;
@@ -104,7 +105,8 @@ struct model_promises {
   /// and enqueues the same work each time: the step may be recorded in a CUDA graph and replayed. A model that can't promise
   /// it says false; its gradients are then reduced after backward. Has no meaning on the host.
   bool capturable = true;
-  /// `train` says itself, at `ctx.counted()`, what its samples counted for: the tokens that were not padding, say.
+  /// `train` says itself, at `ctx.counted()`, what its samples counted for: the tokens that were not padding, say. Updates are
+  /// held until all have counted.
   bool counts_weight = false;
   /// `train` may vote, at `ctx.skip_vote()`, to leave the step out on all ranks. Updates are then held until all have voted.
   bool votes = false;

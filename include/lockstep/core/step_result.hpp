@@ -7,6 +7,7 @@
 #include <lockstep/core/update.hpp>
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,8 +46,10 @@ class step_result {
   [[nodiscard]] double loss() const { return outcome().sums.mean_loss(); }
   /// What counted: samples, or tokens, say, where a batch brings its weight or the model counts it.
   [[nodiscard]] double weight() const { return outcome().sums.weight; }
-  /// The same as a whole number: how many samples counted, where each counts once.
-  [[nodiscard]] std::size_t samples() const { return static_cast<std::size_t>(outcome().sums.weight); }
+  /// The same as a whole number, the nearest: how many samples counted, where each counts once.
+  [[nodiscard]] std::size_t samples() const {
+    return outcome().sums.counts() ? static_cast<std::size_t>(std::llround(outcome().sums.weight)) : 0;
+  }
   /// What the model added up under this name, over all ranks and micro-batches: the number of right answers, say. Throws
   /// usage_error for a name that the model does not promise.
   [[nodiscard]] double metric(std::string_view name) const {
@@ -60,7 +63,7 @@ class step_result {
   /// The same a unit of weight: the share of right answers. 0 when nothing counted.
   [[nodiscard]] double mean_metric(std::string_view name) const {
     double const sum = metric(name);
-    return outcome().sums.weight > 0 ? sum / outcome().sums.weight : 0;
+    return outcome().sums.counts() ? sum / outcome().sums.weight : 0;
   }
   /// Counts steps from 1.
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }

@@ -37,17 +37,21 @@ struct step_sums {
   double max_norm = 0;
   /// The sum of the squares of all gradients, as they were reduced; 0 where no rule asks for it.
   double squares = 0;
+  /// What was announced to count over all ranks, once a rank, where updates relied on it; else 0.
+  double promised = 0;
   /// The weighted losses of all samples, times the loss scale.
   double loss = 0;
 
   /// No update is made: a rank voted so, nothing counted, the ranks announced different numbers, or gradients overflowed.
-  [[nodiscard]] LOCKSTEP_HOST_DEVICE bool skipped() const { return votes != 0 || !(weight > 0) || differ() || overflowed(); }
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE bool skipped() const { return votes != 0 || !counts() || differ() || overflowed(); }
+  /// Something counted, and a number can say how much.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE bool counts() const { return weight > 0 && weight <= 1.7976931348623157e308; }
   /// Some gradient is infinite or not a number, where a rule has them looked at.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE bool overflowed() const { return !(squares <= 1.7976931348623157e308); }
   /// Announced over counted samples, and over the loss scale: what makes sums of gradients the gradient of the mean loss.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE double unscale() const { return nominal / (weight * scale); }
   /// The Euclidean norm of all gradients of the mean loss, before it is bounded.
-  [[nodiscard]] LOCKSTEP_HOST_DEVICE double gradient_norm() const { return weight > 0 ? std::sqrt(squares) * unscale() : 0; }
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE double gradient_norm() const { return counts() ? std::sqrt(squares) * unscale() : 0; }
   /// What gradients are multiplied by in the update.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE float factor() const {
     double const f = unscale();
@@ -62,10 +66,15 @@ struct step_sums {
   /// Whether the ranks announced different numbers: n1 = n2 = ... just where N times the sum of squares is the square of the
   /// sum. Whole numbers are exact here up to 2^26; above, nothing is said.
   [[nodiscard]] LOCKSTEP_HOST_DEVICE bool differ() const {
-    return nominal < 67108864.0 * ranks && ranks * nominal_squares != nominal * nominal;
+    return (nominal < 67108864.0 * ranks && ranks * nominal_squares != nominal * nominal) || broken();
+  }
+  /// Whether what counted is not what some rank was told before.
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE bool broken() const {
+    double const off = promised - ranks * weight;
+    return promised != 0 && !(off <= 1e-9 * promised && -off <= 1e-9 * promised);
   }
   /// The mean loss over what counted; 0 when nothing did.
-  [[nodiscard]] LOCKSTEP_HOST_DEVICE double mean_loss() const { return weight > 0 ? loss * unscale() : 0; }
+  [[nodiscard]] LOCKSTEP_HOST_DEVICE double mean_loss() const { return counts() ? loss * unscale() : 0; }
 };
 
 /// A stretch of one parameter that this rank updates: `count` elements from each address.

@@ -26,6 +26,11 @@ struct gradient_rules {
   /// Whether all gradients must be known before one is applied.
   [[nodiscard]] bool any() const noexcept { return max_norm || loss_scale; }
 
+  /// Whether the same rules are there, with whatever numbers.
+  [[nodiscard]] bool same_kinds(gradient_rules const& other) const noexcept {
+    return max_norm.has_value() == other.max_norm.has_value() && loss_scale.has_value() == other.loss_scale.has_value();
+  }
+
   /// Throws usage_error for what is out of range or not a number.
   void validate() const {
     expects(!max_norm || *max_norm > 0, "gradient_rules.max_norm must be greater than 0");
