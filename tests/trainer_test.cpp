@@ -679,13 +679,13 @@ TEST_CASE("trainer: bytes moved a step are those of the policy's formula") {
       lockstep::devices::first(4), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
   std::uint64_t const peer_bytes = moved_a_step(peers);
   CHECK(peer_bytes >= 2 * bytes * 3);                  // 2 G (N - 1) over all devices ...
-  CHECK(peer_bytes <= 2 * bytes * 3 + 2 * 6 * 8 * 3);  // ... and the sums of a step
+  CHECK(peer_bytes <= 2 * bytes * 3 + 2 * sizeof(lockstep::step_sums) * 3);  // ... and the sums of a step
   lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::replicate_and_gather<>> gather{
       lockstep::devices::first(4), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
   std::uint64_t const gather_bytes = moved_a_step(gather);
   // G (N - 1) to the root, added up by all ranks together and so a part more, and P (N - 1) from it.
   CHECK(gather_bytes >= bytes * 3 + bytes * 3);
-  CHECK(gather_bytes <= bytes * 3 + bytes * 3 / 4 + bytes * 3 + 2 * 6 * 8 * 3);
+  CHECK(gather_bytes <= bytes * 3 + bytes * 3 / 4 + bytes * 3 + 2 * sizeof(lockstep::step_sums) * 3);
 }
 
 namespace {
