@@ -134,7 +134,7 @@ struct seen_step {
   }
 };
 
-constexpr optimizer scheduled_sgd() { return {{.learning_rate = 0.125F, .momentum = 0.5F}, {.every = 2, .gamma = 0.5F}}; }
+constexpr optimizer scheduled_sgd() { return {{.learning_rate = 0.125F, .momentum = 0.5F}, ruled_reference::schedule}; }
 
 std::vector<lockstep::device_id> first_devices(int count) {
   std::vector<lockstep::device_id> ids;
@@ -244,8 +244,8 @@ void check_plan(plan const& all) {
       CHECK(now.skipped);
       CHECK((before.empty() || now.values == before));
     } else {
-      double const rate = 0.125 * std::pow(0.5, static_cast<double>(applied / 2));
-      auto const expected = truth.step(all.rows_of(k), all.width, rate);
+      std::vector<float> const of_all = all.rows_of(k);
+      auto const expected = truth.step(of_all, all.width, 0.125, {of_all.size() / all.width});
       applied = expected.applied;
       CHECK(now.skipped == expected.skipped);
       CHECK(now.overflowed == expected.overflowed);
@@ -530,7 +530,7 @@ TEST_CASE("replica rules: ranks whose rules or promises differ are refused when 
       {usual, {.counts_weight = true}, "counts_weight yes", "counts_weight no"},
       {usual, {.votes = true}, "votes yes", "votes no"},
       {usual, {.communicates = true}, "communicates yes", "communicates no"},
-      {usual, {.metrics = {correct}}, "1 metrics", "0 metrics"},
+      {usual, {.metrics = {correct}}, "metrics 'correct',", "metrics none,"},
   };
   std::vector<lockstep::device_id> const ids = first_devices(3);
   for (difference const& one : differences) {
@@ -555,6 +555,27 @@ TEST_CASE("replica rules: ranks whose rules or promises differ are refused when 
         CHECK_MESSAGE(contains(text.substr(first, second - first) + ",", usual_or_not), text);
         CHECK_MESSAGE(contains(text.substr(second), other), text);
       }
+    }
+  }
+}
+
+TEST_CASE("replica rules: ranks that were promised different weights, wrong ones or none are found out") {
+  for (int way = 0; way < 3; ++way) {
+    CAPTURE(way);
+    auto const said = with_single_values(3, [&](int rank, auto& replica, single_value& model) {
+      bool const other = rank == 1;
+      lockstep::step_info info{.samples = 1, .total_samples = 3, .updates = lockstep::updates::as_reduced};
+      if (way != 1 || !other) {
+        info.weight = 2.0;
+        info.total_weight = way == 0 && other ? 7.0 : way == 2 ? 5.0 : 6.0;  // it is 6
+      }
+      auto step = replica.begin(info);
+      auto ctx = step.micro_batch(1);
+      model.gradient += ctx.sample_weight();
+      static_cast<void>(step.finish());
+    });
+    for (std::string const& what : said) {
+      CHECK(contains(what, "every rank gives its weight, and the same total_weight"));
     }
   }
 }

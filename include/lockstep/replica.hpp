@@ -341,6 +341,11 @@ class replica_body {
 
   /// Throws where the ranks announced different numbers of samples.
   void expect_agreement(step_sums const& sums) const {
+    if (sums.broken()) {
+      refuse(std::string("begin: buckets were updated for a weight of all ranks of ") +
+             std::to_string(sums.promised / sums.ranks) + " on the mean, but " + std::to_string(sums.weight) +
+             " counted; every rank gives its weight, and the same total_weight");
+    }
     if (sums.differ()) {
       refuse(std::string("begin: the ranks disagree about total_samples; here it is ") +
              std::to_string(static_cast<std::uint64_t>(nominal_)) + ", and its mean over the ranks is " +
@@ -432,7 +437,7 @@ class replica_body {
     for (std::size_t m = 0; m < count_of(metrics); ++m) {
       text += std::string(" '") + metrics[m] + "'";
     }
-    return text;
+    return text.empty() ? " none" : text;
   }
   [[nodiscard]] static char const* yes(bool holds) noexcept { return holds ? "yes" : "no"; }
 
