@@ -115,6 +115,9 @@ struct reference {
       for (auto const& row : z) {
         variance[j] += (row[j] - mean[j]) * (row[j] - mean[j]) / n;
       }
+      if (set.size() > 1) {
+        least_variance = (std::min)(least_variance, variance[j] + examples::batch_norm::epsilon);
+      }
     }
 
     std::vector<std::vector<double>> by_normalised(set.size(), std::vector<double>(hidden));
@@ -188,6 +191,7 @@ struct reference {
   std::vector<double> running_mean = std::vector<double>(hidden, 0.0);
   std::vector<double> running_variance = std::vector<double>(hidden, 1.0);
   std::int64_t batches = 0;
+  double least_variance = 1;  // of all sets of several samples so far
   std::vector<double> mean;
   std::vector<double> variance;
 };
@@ -300,8 +304,11 @@ TEST_CASE("batch_norm: over uneven and empty shards, training is that of one dev
         CAPTURE(data.y.size());
         double const loss = trainer.step(data.view(), {.micro_batches = micro_batches}).loss();
         double const wanted = expected.step(data, micro_batches_of(data.y.size(), ranks, micro_batches));
-        CHECK(std::abs(loss - wanted) < 5e-4 * (std::max)(1.0, wanted));
-        CHECK(distance(trainer.model(), expected) < 5e-4);
+        // Samples are divided by their deviation, and gradients once more: f32's rounding grows with both, where few samples
+        // that lie close together are normalised.
+        double const tolerance = 5e-4 * (std::max)(1.0, 1e-2 / expected.least_variance);
+        CHECK(std::abs(loss - wanted) < tolerance * (std::max)(1.0, wanted));
+        CHECK(distance(trainer.model(), expected) < tolerance);
         auto const first = bytes_of(trainer.model());
         for (std::size_t r = 1; r < ranks; ++r) {
           CHECK(bytes_of(trainer.model(rank_id{static_cast<int>(r)})) == first);
