@@ -678,7 +678,7 @@ TEST_CASE("trainer: bytes moved a step are those of the policy's formula") {
   lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::peer_all_reduce<>> peers{
       lockstep::devices::first(4), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};
   std::uint64_t const peer_bytes = moved_a_step(peers);
-  CHECK(peer_bytes >= 2 * bytes * 3);                  // 2 G (N - 1) over all devices ...
+  CHECK(peer_bytes >= 2 * bytes * 3);                                        // 2 G (N - 1) over all devices ...
   CHECK(peer_bytes <= 2 * bytes * 3 + 2 * sizeof(lockstep::step_sums) * 3);  // ... and the sums of a step
   lockstep::trainer<pull_model<>, lockstep::sgd, lockstep::replicate_and_gather<>> gather{
       lockstep::devices::first(4), [&](auto&) { return pull_model<>{plan}; }, lockstep::sgd{}};

@@ -20,8 +20,8 @@ void for_each_parallel_policy(F&& f) {
   f(std::type_identity<lockstep::peer_all_reduce<lockstep::automatic, small_buckets>>{}, "peer_all_reduce");
 }
 
-/// The same and the one whose ranks update parts, with several tunings of each; with one of each under sanitizers, which see the
-/// same code.
+/// The same and the one whose ranks update parts, with several tunings of each; with one of each under sanitizers, which see
+/// the same code.
 template <class F>
 void for_each_tuned_policy(F&& f) {
   for_each_parallel_policy(f);
