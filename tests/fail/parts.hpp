@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/backend/host.hpp>
+#include <lockstep/backend/host_norm.hpp>
 #include <lockstep/backend/host_update.hpp>
 #include <lockstep/comm/shared_memory.hpp>
 #include <lockstep/optim/sgd.hpp>
