@@ -5,6 +5,7 @@
 
 #include "support/policies.hpp"
 #include "support/replicas.hpp"
+#include "support/thrown.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -22,6 +23,9 @@
 #include <tuple>
 #include <type_traits>
 #include <vector>
+
+using support::contains;
+using support::refused;
 
 namespace {
 
@@ -128,19 +132,6 @@ struct buffered {
   std::unique_ptr<float> gradient = std::make_unique<float>(0.0F);
   std::vector<lockstep::parameter> listed;
 };
-
-/// The message of what `work` throws, which must be a usage_error; "" when it throws nothing.
-template <class Work>
-std::string refused(Work&& work) {
-  try {
-    work();
-  } catch (lockstep::usage_error const& e) {
-    return e.what();
-  }
-  return {};
-}
-
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 /// One buffer beside one parameter; `left` is what train leaves in it.
 template <class T>

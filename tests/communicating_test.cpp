@@ -8,6 +8,7 @@
 #include "support/policies.hpp"
 #include "support/replicas.hpp"
 #include "support/threads.hpp"
+#include "support/thrown.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -29,6 +30,9 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+using support::contains;
+using support::thrown;
 
 namespace {
 
@@ -123,19 +127,6 @@ struct trainer_of : lockstep::trainer<Model, lockstep::sgd, Policy> {
 
 std::vector<float> const eight_x{1, 5, 2, 7, 3, 0, 4, 2};
 std::vector<float> const eight_y{0, 1, 1, 2, 0, 1, 1, 0};
-
-/// The message of what `work` throws, which must be an E; "" when it throws nothing.
-template <class E, class Work>
-std::string thrown(Work&& work) {
-  try {
-    work();
-  } catch (E const& e) {
-    return e.what();
-  }
-  return {};
-}
-
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 /// After a failure: the trainer refuses, its threads end, and a new one trains.
 template <class Policy>

@@ -3,6 +3,7 @@
 
 #include "seed.hpp"
 #include "support/threads.hpp"
+#include "support/thrown.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -23,6 +24,8 @@
 #include <tuple>
 #include <utility>
 #include <vector>
+
+using support::contains;
 
 namespace {
 
@@ -129,8 +132,6 @@ std::string thrown(Work&& work) {
   }
   return "";
 }
-
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 
 #include "support/policies.hpp"
 #include "support/pull_model.hpp"
+#include "support/thrown.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -18,6 +19,8 @@
 #include <vector>
 
 using lockstep::host;
+
+using support::contains;
 
 namespace {
 
@@ -70,8 +73,6 @@ std::string complaint(std::function<void(chain<Value>&, lockstep::train_context<
   CHECK(static_cast<float>(trainer.model().first) == static_cast<float>(trainer.model().first));
   return {};
 }
-
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 template <class Value, class Policy>
 void check_chain(int ranks) {

@@ -9,6 +9,7 @@
 #include "support/ruled_cases.hpp"
 #include "support/ruled_model.hpp"
 #include "support/threads.hpp"
+#include "support/thrown.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -25,6 +26,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+using support::contains;
 
 namespace {
 
@@ -314,8 +317,6 @@ std::vector<std::string> with_single_values(int size, Work work, double timeout_
     work(rank, replica, mine);
   });
 }
-
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

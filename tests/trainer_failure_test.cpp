@@ -4,6 +4,7 @@
 #include "support/policies.hpp"
 #include "support/pull_model.hpp"
 #include "support/threads.hpp"
+#include "support/thrown.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -28,6 +29,9 @@ using support::pull_model;
 using support::pull_plan;
 using support::pull_samples;
 
+using support::contains;
+using support::thrown;
+
 namespace {
 
 lockstep::host::options with_faults(lockstep::host_faults faults, double timeout_seconds = 20) {
@@ -45,19 +49,6 @@ void expect_healthy_trainer() {
   CHECK(trainer.step(samples.view()).loss() > 0);
   CHECK(trainer.step(samples.view()).loss() > 0);
 }
-
-/// The message of what `work` throws, which must be an E; "" when it throws nothing.
-template <class E, class Work>
-std::string thrown(Work&& work) {
-  try {
-    work();
-  } catch (E const& e) {
-    return e.what();
-  }
-  return {};
-}
-
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 struct user_error : std::runtime_error {
   using std::runtime_error::runtime_error;

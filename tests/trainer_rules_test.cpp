@@ -3,6 +3,7 @@
 
 #include "support/policies.hpp"
 #include "support/ruled_cases.hpp"
+#include "support/thrown.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -18,6 +19,8 @@
 #include <string>
 #include <type_traits>
 #include <vector>
+
+using support::refused;
 
 namespace {
 
@@ -106,16 +109,6 @@ auto trainer_of(lockstep::gradient_rules const& rules) {
                                                                return Model{device, {3}, lockstep::element_type::f32, false};
                                                              },
                                                              lockstep::sgd{}, rules, host_setup::options()};
-}
-
-template <class Work>
-std::string refused(Work&& work) {
-  try {
-    work();
-  } catch (lockstep::usage_error const& e) {
-    return e.what();
-  }
-  return "not refused";
 }
 
 }  // namespace

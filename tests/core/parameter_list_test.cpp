@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include "../support/thrown.hpp"
+
 #include <lockstep/core/parameter_list.hpp>
 
 #include <doctest/doctest.h>
@@ -14,6 +16,8 @@
 using lockstep::parameter;
 using lockstep::parameter_list;
 
+using support::contains;
+
 namespace {
 
 std::string refused(std::vector<parameter> const& parameters) {
@@ -24,8 +28,6 @@ std::string refused(std::vector<parameter> const& parameters) {
   }
   return {};
 }
-
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

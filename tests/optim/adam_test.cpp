@@ -12,11 +12,12 @@
 #include <string>
 #include <type_traits>
 
+#include "../support/thrown.hpp"
 #include "adam_reference.hpp"
 
 using lockstep::adam;
 using lockstep::update_info;
-using lockstep::usage_error;
+using support::refusal;
 using tests::adam_element;
 using tests::adam_reference;
 using tests::unit;
@@ -30,15 +31,6 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
-
-std::string refusal(adam const& o) {
-  try {
-    o.validate();
-  } catch (usage_error const& e) {
-    return e.what();
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -150,18 +142,18 @@ TEST_CASE("adam: weight decay goes through the moments, like a gradient") {
 }
 
 TEST_CASE("adam: fields out of range are refused by name, with the value") {
-  CHECK(refusal({}).empty());
-  CHECK(refusal({.learning_rate = 0, .beta1 = 0, .beta2 = 0, .epsilon = 1, .weight_decay = 0}).empty());
-  CHECK(refusal({.learning_rate = -0.5f}) == "lockstep: adam.learning_rate must be finite and not negative, and is -0.5");
-  CHECK(refusal({.beta1 = 1}) == "lockstep: adam.beta1 must lie in [0, 1), and is 1");
-  CHECK(refusal({.beta2 = 1.5f}) == "lockstep: adam.beta2 must lie in [0, 1), and is 1.5");
-  CHECK(refusal({.epsilon = 0}) == "lockstep: adam.epsilon must be finite and greater than 0, and is 0");
+  CHECK(refusal(adam{}).empty());
+  CHECK(refusal(adam{.learning_rate = 0, .beta1 = 0, .beta2 = 0, .epsilon = 1, .weight_decay = 0}).empty());
+  CHECK(refusal(adam{.learning_rate = -0.5f}) == "lockstep: adam.learning_rate must be finite and not negative, and is -0.5");
+  CHECK(refusal(adam{.beta1 = 1}) == "lockstep: adam.beta1 must lie in [0, 1), and is 1");
+  CHECK(refusal(adam{.beta2 = 1.5f}) == "lockstep: adam.beta2 must lie in [0, 1), and is 1.5");
+  CHECK(refusal(adam{.epsilon = 0}) == "lockstep: adam.epsilon must be finite and greater than 0, and is 0");
   for (float const bad : {-0.001f, infinity, -infinity, not_a_number}) {
     CAPTURE(bad);
-    CHECK(refusal({.learning_rate = bad}).find("adam.learning_rate must") != std::string::npos);
-    CHECK(refusal({.beta1 = bad}).find("adam.beta1 must") != std::string::npos);
-    CHECK(refusal({.beta2 = bad}).find("adam.beta2 must") != std::string::npos);
-    CHECK(refusal({.epsilon = bad}).find("adam.epsilon must") != std::string::npos);
-    CHECK(refusal({.weight_decay = bad}).find("adam.weight_decay must") != std::string::npos);
+    CHECK(refusal(adam{.learning_rate = bad}).find("adam.learning_rate must") != std::string::npos);
+    CHECK(refusal(adam{.beta1 = bad}).find("adam.beta1 must") != std::string::npos);
+    CHECK(refusal(adam{.beta2 = bad}).find("adam.beta2 must") != std::string::npos);
+    CHECK(refusal(adam{.epsilon = bad}).find("adam.epsilon must") != std::string::npos);
+    CHECK(refusal(adam{.weight_decay = bad}).find("adam.weight_decay must") != std::string::npos);
   }
 }

@@ -12,11 +12,12 @@
 #include <string>
 #include <type_traits>
 
+#include "../support/thrown.hpp"
 #include "adam_reference.hpp"
 
 using lockstep::adamw;
 using lockstep::update_info;
-using lockstep::usage_error;
+using support::refusal;
 using tests::adam_element;
 using tests::adam_reference;
 using tests::unit;
@@ -30,15 +31,6 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
-
-std::string refusal(adamw const& o) {
-  try {
-    o.validate();
-  } catch (usage_error const& e) {
-    return e.what();
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -171,18 +163,18 @@ TEST_CASE("adamw: decay takes the value from before the step") {
 }
 
 TEST_CASE("adamw: fields out of range are refused by name, with the value") {
-  CHECK(refusal({}).empty());
-  CHECK(refusal({.learning_rate = 0, .beta1 = 0, .beta2 = 0, .epsilon = 1, .weight_decay = 0}).empty());
-  CHECK(refusal({.learning_rate = -0.5f}) == "lockstep: adamw.learning_rate must be finite and not negative, and is -0.5");
-  CHECK(refusal({.beta1 = 1}) == "lockstep: adamw.beta1 must lie in [0, 1), and is 1");
-  CHECK(refusal({.beta2 = 1.5f}) == "lockstep: adamw.beta2 must lie in [0, 1), and is 1.5");
-  CHECK(refusal({.epsilon = 0}) == "lockstep: adamw.epsilon must be finite and greater than 0, and is 0");
+  CHECK(refusal(adamw{}).empty());
+  CHECK(refusal(adamw{.learning_rate = 0, .beta1 = 0, .beta2 = 0, .epsilon = 1, .weight_decay = 0}).empty());
+  CHECK(refusal(adamw{.learning_rate = -0.5f}) == "lockstep: adamw.learning_rate must be finite and not negative, and is -0.5");
+  CHECK(refusal(adamw{.beta1 = 1}) == "lockstep: adamw.beta1 must lie in [0, 1), and is 1");
+  CHECK(refusal(adamw{.beta2 = 1.5f}) == "lockstep: adamw.beta2 must lie in [0, 1), and is 1.5");
+  CHECK(refusal(adamw{.epsilon = 0}) == "lockstep: adamw.epsilon must be finite and greater than 0, and is 0");
   for (float const bad : {-0.001f, infinity, -infinity, not_a_number}) {
     CAPTURE(bad);
-    CHECK(refusal({.learning_rate = bad}).find("adamw.learning_rate must") != std::string::npos);
-    CHECK(refusal({.beta1 = bad}).find("adamw.beta1 must") != std::string::npos);
-    CHECK(refusal({.beta2 = bad}).find("adamw.beta2 must") != std::string::npos);
-    CHECK(refusal({.epsilon = bad}).find("adamw.epsilon must") != std::string::npos);
-    CHECK(refusal({.weight_decay = bad}).find("adamw.weight_decay must") != std::string::npos);
+    CHECK(refusal(adamw{.learning_rate = bad}).find("adamw.learning_rate must") != std::string::npos);
+    CHECK(refusal(adamw{.beta1 = bad}).find("adamw.beta1 must") != std::string::npos);
+    CHECK(refusal(adamw{.beta2 = bad}).find("adamw.beta2 must") != std::string::npos);
+    CHECK(refusal(adamw{.epsilon = bad}).find("adamw.epsilon must") != std::string::npos);
+    CHECK(refusal(adamw{.weight_decay = bad}).find("adamw.weight_decay must") != std::string::npos);
   }
 }

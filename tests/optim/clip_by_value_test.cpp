@@ -18,12 +18,13 @@
 #include <type_traits>
 
 #include "../seed.hpp"
+#include "../support/thrown.hpp"
 
 using lockstep::adamw;
 using lockstep::clipped_by_value;
 using lockstep::sgd;
 using lockstep::update_info;
-using lockstep::usage_error;
+using support::refusal;
 
 namespace {
 
@@ -74,15 +75,6 @@ static_assert(std::is_same_v<decltype(clipped_by_value{sgd{}, 1.0F}), clipped_by
 // As many arguments as the optimizer takes, and no more: the concepts tell a missing slot by that.
 static_assert(!std::is_invocable_v<clipped_by_value<plain> const&, float, float, float&>);
 static_assert(!std::is_invocable_v<clipped_by_value<with_slots> const&, float, float, float&, float&>);
-
-std::string refusal(auto const& o) {
-  try {
-    o.validate();
-  } catch (usage_error const& e) {
-    return e.what();
-  }
-  return "";
-}
 
 }  // namespace
 

@@ -13,11 +13,12 @@
 #include <type_traits>
 
 #include "../seed.hpp"
+#include "../support/thrown.hpp"
 
 using lockstep::gradient_range;
 using lockstep::loss_scale;
 using lockstep::loss_scale_state;
-using lockstep::usage_error;
+using support::refusal;
 
 static_assert(std::is_aggregate_v<loss_scale> && std::is_trivially_copyable_v<loss_scale>);
 static_assert(std::is_aggregate_v<loss_scale_state> && std::is_trivially_copyable_v<loss_scale_state>);
@@ -56,15 +57,6 @@ class model {
 bool is_power_of_two(float number) {
   int exponent = 0;
   return std::frexp(number, &exponent) == 0.5F;
-}
-
-std::string refusal(loss_scale const& o) {
-  try {
-    o.validate();
-  } catch (usage_error const& e) {
-    return e.what();
-  }
-  return "";
 }
 
 }  // namespace
@@ -181,21 +173,21 @@ TEST_CASE("loss_scale: options that change between steps hold from the next on")
 }
 
 TEST_CASE("loss_scale: fields out of range are refused by name, with the value") {
-  CHECK(refusal({}).empty());
-  CHECK(refusal({.initial = 2, .growth = 1, .growth_interval = 1, .backoff = 1, .lowest = 2, .highest = 2}).empty());
-  CHECK(refusal({.initial = 0.5F}) ==
+  CHECK(refusal(loss_scale{}).empty());
+  CHECK(refusal(loss_scale{.initial = 2, .growth = 1, .growth_interval = 1, .backoff = 1, .lowest = 2, .highest = 2}).empty());
+  CHECK(refusal(loss_scale{.initial = 0.5F}) ==
         "lockstep: loss_scale.initial must lie in [loss_scale.lowest, loss_scale.highest], and is 0.5");
-  CHECK(refusal({.initial = infinity}).find("loss_scale.initial must") != std::string::npos);
-  CHECK(refusal({.initial = not_a_number}).find("loss_scale.initial must") != std::string::npos);
-  CHECK(refusal({.growth = 0.5F}) == "lockstep: loss_scale.growth must be at least 1, and is 0.5");
-  CHECK(refusal({.growth = infinity}).find("loss_scale.growth must") != std::string::npos);
-  CHECK(refusal({.growth = not_a_number}).find("loss_scale.growth must") != std::string::npos);
-  CHECK(refusal({.growth_interval = 0}) == "lockstep: loss_scale.growth_interval must be at least 1, and is 0");
-  CHECK(refusal({.backoff = 0}) == "lockstep: loss_scale.backoff must lie in (0, 1], and is 0");
-  CHECK(refusal({.backoff = 1.5F}).find("loss_scale.backoff must") != std::string::npos);
-  CHECK(refusal({.backoff = not_a_number}).find("loss_scale.backoff must") != std::string::npos);
-  CHECK(refusal({.lowest = 0}) == "lockstep: loss_scale.lowest must be finite and greater than 0, and is 0");
-  CHECK(refusal({.lowest = not_a_number}).find("loss_scale.lowest must") != std::string::npos);
-  CHECK(refusal({.highest = infinity}).find("loss_scale.highest must") != std::string::npos);
-  CHECK(refusal({.highest = 0.5F}) == "lockstep: loss_scale.lowest must not be above loss_scale.highest, and is 1");
+  CHECK(refusal(loss_scale{.initial = infinity}).find("loss_scale.initial must") != std::string::npos);
+  CHECK(refusal(loss_scale{.initial = not_a_number}).find("loss_scale.initial must") != std::string::npos);
+  CHECK(refusal(loss_scale{.growth = 0.5F}) == "lockstep: loss_scale.growth must be at least 1, and is 0.5");
+  CHECK(refusal(loss_scale{.growth = infinity}).find("loss_scale.growth must") != std::string::npos);
+  CHECK(refusal(loss_scale{.growth = not_a_number}).find("loss_scale.growth must") != std::string::npos);
+  CHECK(refusal(loss_scale{.growth_interval = 0}) == "lockstep: loss_scale.growth_interval must be at least 1, and is 0");
+  CHECK(refusal(loss_scale{.backoff = 0}) == "lockstep: loss_scale.backoff must lie in (0, 1], and is 0");
+  CHECK(refusal(loss_scale{.backoff = 1.5F}).find("loss_scale.backoff must") != std::string::npos);
+  CHECK(refusal(loss_scale{.backoff = not_a_number}).find("loss_scale.backoff must") != std::string::npos);
+  CHECK(refusal(loss_scale{.lowest = 0}) == "lockstep: loss_scale.lowest must be finite and greater than 0, and is 0");
+  CHECK(refusal(loss_scale{.lowest = not_a_number}).find("loss_scale.lowest must") != std::string::npos);
+  CHECK(refusal(loss_scale{.highest = infinity}).find("loss_scale.highest must") != std::string::npos);
+  CHECK(refusal(loss_scale{.highest = 0.5F}) == "lockstep: loss_scale.lowest must not be above loss_scale.highest, and is 1");
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../seed.hpp"
+#include "../support/thrown.hpp"
 
 using lockstep::constant;
 using lockstep::cosine;
@@ -23,8 +24,9 @@ using lockstep::one_cycle;
 using lockstep::polynomial;
 using lockstep::product;
 using lockstep::step_decay;
-using lockstep::usage_error;
 using lockstep::warm_up;
+using support::refusal;
+using support::refused;
 
 template <class T>
 inline constexpr bool is_plain = lockstep::learning_rate_schedule<T>&& std::is_aggregate_v<T>;
@@ -148,26 +150,6 @@ void check_near(std::vector<float> const& got, std::vector<double> const& wanted
     CAPTURE(i);
     CHECK(std::abs(static_cast<double>(got[i]) - wanted[i]) <= 1e-7);
   }
-}
-
-template <class Schedule>
-std::string refusal(Schedule const& s) {
-  try {
-    s.validate();
-  } catch (usage_error const& e) {
-    return e.what();
-  }
-  return "";
-}
-
-template <class Work>
-std::string sentence_of(Work const& work) {
-  try {
-    static_cast<void>(work());
-  } catch (usage_error const& e) {
-    return e.what();
-  }
-  return "";
 }
 
 }  // namespace
@@ -401,13 +383,13 @@ TEST_CASE("linearly_scaled: the rate grows with the batch") {
 }
 
 TEST_CASE("linearly_scaled: what makes no sense is refused") {
-  CHECK(sentence_of([] { return linearly_scaled(0.1F, {.reference = 0}); }) ==
+  CHECK(refused([] { return linearly_scaled(0.1F, {.reference = 0}); }) ==
         "lockstep: linearly_scaled: batch_sizes.reference must be at least 1, and is 0");
-  CHECK(sentence_of([] { return linearly_scaled(0.1F, {.batch = 0}); }) ==
+  CHECK(refused([] { return linearly_scaled(0.1F, {.batch = 0}); }) ==
         "lockstep: linearly_scaled: batch_sizes.batch must be at least 1, and is 0");
   for (float const rate : {-0.1F, infinity, -infinity, not_a_number}) {
-    CHECK(sentence_of([&] { return linearly_scaled(rate, {}); }).find("learning_rate must be finite") != std::string::npos);
+    CHECK(refused([&] { return linearly_scaled(rate, {}); }).find("learning_rate must be finite") != std::string::npos);
   }
-  CHECK(sentence_of([] { return linearly_scaled(3e38F, {.reference = 1, .batch = 2}); }).find("must stay finite") !=
+  CHECK(refused([] { return linearly_scaled(3e38F, {.reference = 1, .batch = 2}); }).find("must stay finite") !=
         std::string::npos);
 }

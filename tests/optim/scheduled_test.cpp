@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 #include "../seed.hpp"
+#include "../support/thrown.hpp"
 
 #include <lockstep/lockstep.hpp>
 
@@ -28,8 +29,9 @@ using lockstep::scheduled;
 using lockstep::sgd;
 using lockstep::step_decay;
 using lockstep::update_info;
-using lockstep::usage_error;
 using lockstep::warm_up;
+using support::refusal;
+using support::refused;
 
 namespace {
 
@@ -140,15 +142,6 @@ void check_near(std::vector<values> const& got, std::vector<values> const& right
       CHECK(std::abs(got[t][i] - right[t][i]) <= 1e-4F);
     }
   }
-}
-
-std::string refusal(std::function<void()> const& work) {
-  try {
-    work();
-  } catch (usage_error const& e) {
-    return e.what();
-  }
-  return "";
 }
 
 }  // namespace
@@ -313,22 +306,21 @@ TEST_CASE("scheduled: a whole optimizer is told the scheduled rate, and gets gra
 TEST_CASE("scheduled: a schedule may be a function object of one's own") {
   scheduled const o{told{}, [](std::uint64_t step) { return 1 / std::sqrt(static_cast<float>(step)); }};
   CHECK(o.prepare({.step = 4, .learning_rate = 3}) == 1.5F);
-  CHECK(refusal([&] { o.validate(); }).empty());
+  CHECK(refusal(o).empty());
 }
 
 TEST_CASE("scheduled: fields out of range, of optimizer or schedule, are refused by name") {
-  auto const refused = [](auto const& optimizer) { return refusal([&] { optimizer.validate(); }); };
-  CHECK(refused(scheduled{sgd{}, cosine{}}).empty());
-  CHECK(refused(scheduled{sgd{.learning_rate = -1}, cosine{}}).find("sgd.learning_rate must") != std::string::npos);
-  CHECK(refused(scheduled{sgd{}, cosine{.steps = 0}}).find("cosine.steps must") != std::string::npos);
-  CHECK(refused(scheduled{keeps_rates{}, cosine{.floor = 2}}).find("cosine.floor must") != std::string::npos);
-  CHECK(refused(clipped_by_value{scheduled{sgd{}, cosine{.steps = 0}}, 1.0F}).find("cosine.steps must") != std::string::npos);
-  CHECK(refused(scheduled{clipped_by_value{sgd{}, -1.0F}, cosine{}}).find("clipped_by_value.limit must") != std::string::npos);
+  CHECK(refusal(scheduled{sgd{}, cosine{}}).empty());
+  CHECK(refusal(scheduled{sgd{.learning_rate = -1}, cosine{}}).find("sgd.learning_rate must") != std::string::npos);
+  CHECK(refusal(scheduled{sgd{}, cosine{.steps = 0}}).find("cosine.steps must") != std::string::npos);
+  CHECK(refusal(scheduled{keeps_rates{}, cosine{.floor = 2}}).find("cosine.floor must") != std::string::npos);
+  CHECK(refusal(clipped_by_value{scheduled{sgd{}, cosine{.steps = 0}}, 1.0F}).find("cosine.steps must") != std::string::npos);
+  CHECK(refusal(scheduled{clipped_by_value{sgd{}, -1.0F}, cosine{}}).find("clipped_by_value.limit must") != std::string::npos);
 }
 
 TEST_CASE("scheduled: a trainer refuses fields out of range before any work") {
   tests::generator random{6};
   samples const data{random};
   scheduled const zero_steps{sgd{}, falling{.then = {.steps = 0}}};
-  CHECK(refusal([&] { path<lockstep::single_device>(1, data, zero_steps); }).find("cosine.steps must") != std::string::npos);
+  CHECK(refused([&] { path<lockstep::single_device>(1, data, zero_steps); }).find("cosine.steps must") != std::string::npos);
 }

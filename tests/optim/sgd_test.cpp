@@ -13,11 +13,12 @@
 #include <type_traits>
 
 #include "../seed.hpp"
+#include "../support/thrown.hpp"
 
 using lockstep::momentum_kind;
 using lockstep::sgd;
 using lockstep::update_info;
-using lockstep::usage_error;
+using support::refusal;
 
 static_assert(lockstep::elementwise_optimizer<sgd>);
 static_assert(std::is_aggregate_v<sgd>);
@@ -72,15 +73,6 @@ sgd random_sgd(tests::generator& random) {
 float random_gradient(tests::generator& random) {
   float const size = random.once_in(10) ? 0 : std::pow(10.0f, random.real(-4, 0));
   return random.once_in(2) ? size : -size;
-}
-
-std::string refusal(sgd const& o) {
-  try {
-    o.validate();
-  } catch (usage_error const& e) {
-    return e.what();
-  }
-  return "";
 }
 
 }  // namespace
@@ -205,14 +197,14 @@ TEST_CASE("sgd: the largest step number is a step like any other") {
 }
 
 TEST_CASE("sgd: fields out of range are refused by name, with the value") {
-  CHECK(refusal({}).empty());
-  CHECK(refusal({.learning_rate = 0, .momentum = 0.999f, .weight_decay = 3}).empty());
-  CHECK(refusal({.learning_rate = -0.5f}) == "lockstep: sgd.learning_rate must be finite and not negative, and is -0.5");
-  CHECK(refusal({.learning_rate = infinity}) == "lockstep: sgd.learning_rate must be finite and not negative, and is inf");
-  CHECK(refusal({.learning_rate = not_a_number}).find("sgd.learning_rate must") != std::string::npos);
-  CHECK(refusal({.momentum = 1}) == "lockstep: sgd.momentum must lie in [0, 1), and is 1");
-  CHECK(refusal({.momentum = -0.1f}).find("sgd.momentum must") != std::string::npos);
-  CHECK(refusal({.momentum = not_a_number}).find("sgd.momentum must") != std::string::npos);
-  CHECK(refusal({.weight_decay = -1e-9f}).find("sgd.weight_decay must") != std::string::npos);
-  CHECK(refusal({.weight_decay = not_a_number}).find("sgd.weight_decay must") != std::string::npos);
+  CHECK(refusal(sgd{}).empty());
+  CHECK(refusal(sgd{.learning_rate = 0, .momentum = 0.999f, .weight_decay = 3}).empty());
+  CHECK(refusal(sgd{.learning_rate = -0.5f}) == "lockstep: sgd.learning_rate must be finite and not negative, and is -0.5");
+  CHECK(refusal(sgd{.learning_rate = infinity}) == "lockstep: sgd.learning_rate must be finite and not negative, and is inf");
+  CHECK(refusal(sgd{.learning_rate = not_a_number}).find("sgd.learning_rate must") != std::string::npos);
+  CHECK(refusal(sgd{.momentum = 1}) == "lockstep: sgd.momentum must lie in [0, 1), and is 1");
+  CHECK(refusal(sgd{.momentum = -0.1f}).find("sgd.momentum must") != std::string::npos);
+  CHECK(refusal(sgd{.momentum = not_a_number}).find("sgd.momentum must") != std::string::npos);
+  CHECK(refusal(sgd{.weight_decay = -1e-9f}).find("sgd.weight_decay must") != std::string::npos);
+  CHECK(refusal(sgd{.weight_decay = not_a_number}).find("sgd.weight_decay must") != std::string::npos);
 }
